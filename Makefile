@@ -1,0 +1,36 @@
+# Two commands are all the set-up there is: `make demo` and `make test`.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+BENCH ?= small london speed memory
+
+.PHONY: demo test bench lint format clean
+
+demo: $(STAMP)
+	$(BIN)/volition demo --out demo-results
+
+test: $(STAMP) lint
+	$(BIN)/python -m pytest -n 2
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# All benchmarks, or some: make bench BENCH="speed memory"
+bench: $(STAMP)
+	@for name in $(BENCH); do $(BIN)/python benchmarks/$$name.py || exit 1; done
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@touch $(STAMP)
+
+clean:
+	rm -rf .venv demo-results benchmarks/results

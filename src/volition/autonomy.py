@@ -1,0 +1,483 @@
+"""How entities override prescriptions: models of p(k | j, i), contracted without an (n, K, K) tensor.
+
+The axis order is (entity i, prescribed j, realised k) everywhere. A model is asked for one of two
+things. ``shared`` gives p(k | j) when it does not depend on the entity: the kernel then collapses
+it into the centres, at no cost in n. ``transition`` gives p for a chunk of entities, as an object
+that averages costs over realised clusters, carries weights forward to them, and can be sampled.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from volition.costs import Cost
+from volition.validation import FloatArray, check_scalar, check_stochastic
+
+
+class Chunk(NamedTuple):
+    """A run of entities as the models see it."""
+
+    X: Tensor  # (n, d), centred: add `origin` for the user's coordinates, as for the centres
+    origin: Tensor  # (d,)
+    D: Tensor  # (n, K) costs to every centre
+    rows: slice  # where they stand among all entities
+    group: int
+
+
+class Transition(ABC):
+    """p(k | j, i) at fixed centres for one chunk of entities."""
+
+    @abstractmethod
+    def expected(self, D: Tensor) -> Tensor:
+        """Average costs over realised clusters: (n, k) -> (n, j)."""
+
+    @abstractmethod
+    def realized(self, W: Tensor) -> Tensor:
+        """Carry weights on prescriptions to realised clusters: (n, j) -> (n, k)."""
+
+    @abstractmethod
+    def conditional(self, prescribed: Tensor) -> Tensor:
+        """Return p(. | j_i, i), shape (n, K), for one prescription per entity."""
+
+    def sample(self, prescribed: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Draw the cluster that each entity realises."""
+        p = self.conditional(prescribed)
+        return torch.multinomial(p, 1, generator=generator)[:, 0]
+
+
+@dataclass
+class SharedTransition(Transition):
+    """The same (K, K) matrix for every entity of the chunk."""
+
+    P: Tensor
+
+    def expected(self, D: Tensor) -> Tensor:
+        return D @ self.P.T
+
+    def realized(self, W: Tensor) -> Tensor:
+        return W @ self.P
+
+    def conditional(self, prescribed: Tensor) -> Tensor:
+        return self.P[prescribed]
+
+
+@dataclass
+class DenseTransition(Transition):
+    """An explicit (n, K, K) tensor: a chunk's worth at a time."""
+
+    p: Tensor
+
+    def expected(self, D: Tensor) -> Tensor:
+        return torch.einsum("ijk,ik->ij", self.p, D)
+
+    def realized(self, W: Tensor) -> Tensor:
+        return torch.einsum("ijk,ij->ik", self.p, W)
+
+    def conditional(self, prescribed: Tensor) -> Tensor:
+        return self.p[torch.arange(len(prescribed), device=prescribed.device), prescribed]
+
+
+class SoftmaxTransition(Transition):
+    """Stay with probability 1 - kappa, else k != j with weight exp(a_jk + b_ik).
+
+    The weights factorise, so averages over k are two matrix products in O(nK) memory. A pair (i, j)
+    whose normaliser underflows (low temperature) is done again by an exact log-sum-exp.
+    """
+
+    def __init__(self, kappa: float, a: Tensor, b: Tensor) -> None:
+        self.kappa = kappa
+        self.a = a  # (K, K), minus infinity on the diagonal
+        self.b = b  # (n, K)
+        # Exponents are clamped: denormal numbers make every later product several times slower.
+        # Above `floor`, all terms that matter for a sum's last digit are normal numbers.
+        lowest, floor = (-690.0, 1e-280) if a.dtype == torch.float64 else (-80.0, 1e-20)
+        a_shifted = (a - a.detach().amax(1, keepdim=True)).clamp_min(lowest)
+        self._A = torch.exp(a_shifted) * ~torch.isneginf(a)
+        self._B = torch.exp((b - b.detach().amax(1, keepdim=True)).clamp_min(lowest))
+        Z = self._B @ self._A.T
+        lost = Z.detach() < floor
+        self._lost = torch.nonzero(lost, as_tuple=True)
+        self._kept = ~lost if len(self._lost[0]) else None
+        self._Z = Z if self._kept is None else torch.where(lost, 1.0, Z)
+
+    def _alternatives(self, i: Tensor, j: Tensor) -> Tensor:
+        return torch.softmax(self.a[j] + self.b[i], dim=1)
+
+    def expected(self, D: Tensor) -> Tensor:
+        away = ((self._B * D) @ self._A.T) / self._Z
+        if self._kept is not None:
+            i, j = self._lost
+            away = away.index_put((i, j), (self._alternatives(i, j) * D[i]).sum(1))
+        return (1 - self.kappa) * D + self.kappa * away
+
+    def realized(self, W: Tensor) -> Tensor:
+        V = W / self._Z if self._kept is None else W * self._kept / self._Z
+        away = self._B * (V @ self._A)
+        if self._kept is not None:
+            i, j = self._lost
+            away = away.index_add(0, i, self._alternatives(i, j) * W[i, j, None])
+        return (1 - self.kappa) * W + self.kappa * away
+
+    def conditional(self, prescribed: Tensor) -> Tensor:
+        i = torch.arange(len(prescribed), device=prescribed.device)
+        p = self.kappa * self._alternatives(i, prescribed)
+        p[i, prescribed] = 1 - self.kappa
+        return p
+
+
+class Autonomy(ABC):
+    """Base class of autonomy models."""
+
+    #: p changes when the centres move
+    depends_on_centers: bool = False
+    #: p differs between entities of one group, so that it cannot be folded into the centres
+    by_entity: bool = False
+    #: relabelling the clusters changes nothing (no cluster has a fixed role)
+    interchangeable: bool = True
+
+    def check(self, n_clusters: int, n_samples: int | None = None) -> None:
+        """Raise ValueError if the model cannot serve this many clusters and entities."""
+
+    def shared(self, Y: Tensor, cost: Cost) -> Tensor:
+        """Return p(k | j) as (G, K, K), one matrix per group; only if not ``by_entity``."""
+        raise TypeError(f"{self!r} has no p(k | j) that all entities share.")
+
+    def transition(self, chunk: Chunk, Y: Tensor, cost: Cost) -> Transition:
+        """Return p for one chunk of entities; Y is centred as the chunk is."""
+        return SharedTransition(self.shared(Y, cost)[chunk.group])
+
+    @abstractmethod
+    def scaled(self, t: float) -> Autonomy:
+        """Return the model that obeys with probability 1 - t and otherwise behaves as this one."""
+
+    def group_codes(self, groups: Any, n_samples: int) -> np.ndarray | None:
+        """Translate the ``groups`` metadata into matrix numbers; None when there is one matrix."""
+        if groups is not None:
+            raise ValueError(
+                f"groups is given, but {type(self).__name__} has no matrix per group; "
+                "use FixedAutonomy with a (G, K, K) array or a dict of matrices."
+            )
+        return None
+
+
+class Passive(Autonomy):
+    """Every entity obeys: ordinary clustering.
+
+    Examples
+    --------
+    >>> from volition import Passive
+    >>> Passive()
+    Passive()
+    """
+
+    def shared(self, Y: Tensor, cost: Cost) -> Tensor:
+        return torch.eye(len(Y), dtype=Y.dtype, device=Y.device)[None]
+
+    def scaled(self, t: float) -> Passive:
+        return self
+
+    def __repr__(self) -> str:
+        return "Passive()"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Passive)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class FixedAutonomy(Autonomy):
+    """The same p(k | j) for all entities, or one matrix per group of entities.
+
+    Parameters
+    ----------
+    matrix : array of shape (K, K) or (G, K, K), or dict of label -> (K, K)
+        Row j holds the distribution of the realised cluster when j is prescribed. With several
+        matrices, ``groups`` must be given to fit and predict: numbers 0..G-1 for an array, the
+        dict's keys for a dict.
+
+    Examples
+    --------
+    >>> from volition import FixedAutonomy
+    >>> FixedAutonomy([[0.9, 0.1], [0.2, 0.8]])
+    FixedAutonomy(n_clusters=2)
+    """
+
+    interchangeable = False
+
+    def __init__(self, matrix: Any) -> None:
+        self.labels: list[Any] | None = None
+        if isinstance(matrix, Mapping):
+            if not matrix:
+                raise ValueError("FixedAutonomy: the dict of matrices is empty.")
+            self.labels = list(matrix)
+            shapes = {np.shape(m) for m in matrix.values()}
+            if len(shapes) > 1:
+                raise ValueError(
+                    f"FixedAutonomy: all groups need matrices of one shape, got {sorted(shapes)}."
+                )
+            P = np.stack([np.asarray(m, dtype=np.float64) for m in matrix.values()])
+            names = [f"autonomy matrix of group {label!r}" for label in self.labels]
+        else:
+            P = np.array(matrix, dtype=np.float64)
+            P = P[None] if P.ndim == 2 else P
+            names = [f"autonomy matrix of group {g}" for g in range(len(P))]
+        if P.ndim != 3 or P.shape[1] != P.shape[2] or 0 in P.shape:
+            raise ValueError(
+                "FixedAutonomy needs a square matrix (K, K) of p(k|j), or one per group "
+                f"(G, K, K), got shape {np.shape(matrix)}."
+            )
+        names = ["autonomy matrix"] if len(P) == 1 and self.labels is None else names
+        for name, rows in zip(names, P, strict=True):
+            check_stochastic(rows, name)
+        self.matrix: FloatArray = P / P.sum(axis=2, keepdims=True)
+
+    @property
+    def n_clusters(self) -> int:
+        """Number of clusters that the matrices speak of."""
+        return self.matrix.shape[1]
+
+    def check(self, n_clusters: int, n_samples: int | None = None) -> None:
+        if n_clusters != self.n_clusters:
+            raise ValueError(
+                f"n_clusters={n_clusters}, but the autonomy matrix is "
+                f"{self.n_clusters} x {self.n_clusters}; the two must agree."
+            )
+
+    def shared(self, Y: Tensor, cost: Cost) -> Tensor:
+        return torch.as_tensor(self.matrix, dtype=Y.dtype, device=Y.device)
+
+    def scaled(self, t: float) -> FixedAutonomy:
+        P = (1 - t) * np.eye(self.n_clusters) + t * self.matrix
+        labels = self.labels
+        return FixedAutonomy(P if labels is None else dict(zip(labels, P, strict=True)))
+
+    def group_codes(self, groups: Any, n_samples: int) -> np.ndarray | None:
+        if groups is None:
+            if len(self.matrix) == 1:
+                return None
+            raise ValueError(
+                f"FixedAutonomy holds {len(self.matrix)} matrices; give groups= with one entry "
+                "per row of X to say which entity follows which."
+            )
+        groups = np.asarray(groups)
+        if groups.shape != (n_samples,):
+            raise ValueError(
+                f"groups must have shape ({n_samples},), one entry per row of X, "
+                f"got {groups.shape}."
+            )
+        labels = list(range(len(self.matrix))) if self.labels is None else self.labels
+        found, inverse = np.unique(groups, return_inverse=True)
+        codes = {label: code for code, label in enumerate(labels)}
+        unknown = [label for label in found.tolist() if label not in codes]
+        if unknown:
+            row = int(np.flatnonzero(groups == unknown[0])[0])
+            raise ValueError(
+                f"groups has {unknown[0]!r} at row {row}, which has no autonomy matrix; "
+                f"allowed: {labels}."
+            )
+        return np.array([codes[label] for label in found.tolist()], dtype=np.int64)[inverse]
+
+    def __repr__(self) -> str:
+        groups = f", n_groups={len(self.matrix)}" if len(self.matrix) > 1 else ""
+        return f"FixedAutonomy(n_clusters={self.n_clusters}{groups})"
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, FixedAutonomy)
+            and self.labels == other.labels
+            and np.array_equal(self.matrix, other.matrix)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@dataclass(frozen=True)
+class DistanceAutonomy(Autonomy):
+    """The paper's family: overrides prefer centres near the prescribed one and near the entity.
+
+    With probability 1 - kappa the entity obeys; otherwise it goes to k != j with probability
+    proportional to exp(-(zeta d(y_j, y_k) + gamma d(x_i, y_k)) / temperature), where d is the cost
+    that is being minimised.
+
+    Parameters
+    ----------
+    kappa : float
+        Probability of overriding, in [0, 1].
+    gamma : float, default=0.0
+        Weight of the distance from the entity to the alternative.
+    zeta : float, default=1.0
+        Weight of the distance from the prescribed centre to the alternative.
+    temperature : float, default=1.0
+        In units of the cost: small is nearly deterministic, large is uniform.
+
+    Examples
+    --------
+    >>> from volition import DistanceAutonomy
+    >>> DistanceAutonomy(0.2, temperature=0.01)
+    DistanceAutonomy(kappa=0.2, gamma=0.0, zeta=1.0, temperature=0.01)
+    """
+
+    kappa: float
+    gamma: float = 0.0
+    zeta: float = 1.0
+    temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "kappa", check_scalar(self.kappa, "kappa", 0, 1))
+        object.__setattr__(self, "gamma", check_scalar(self.gamma, "gamma", 0))
+        object.__setattr__(self, "zeta", check_scalar(self.zeta, "zeta", 0))
+        temperature = check_scalar(self.temperature, "temperature", 0, open_low=True)
+        object.__setattr__(self, "temperature", temperature)
+
+    @property
+    def depends_on_centers(self) -> bool:  # type: ignore[override]
+        """Whether p changes when the centres move."""
+        return self.kappa > 0 and (self.gamma > 0 or self.zeta > 0)
+
+    def _pull(self, Y: Tensor, cost: Cost) -> Tensor:
+        """Log-weight of each alternative seen from each prescribed centre, (K, K)."""
+        a = cost.pairwise(Y, Y) * (-self.zeta / self.temperature)
+        return a.masked_fill(torch.eye(len(Y), dtype=torch.bool, device=Y.device), -torch.inf)
+
+    @property
+    def by_entity(self) -> bool:  # type: ignore[override]
+        """Whether p differs between entities."""
+        return self.kappa > 0 and self.gamma > 0
+
+    def shared(self, Y: Tensor, cost: Cost) -> Tensor:
+        obey = torch.eye(len(Y), dtype=Y.dtype, device=Y.device)
+        if len(Y) == 1 or self.kappa == 0:  # nowhere else to go, or no wish to
+            return obey[None]
+        away = torch.softmax(self._pull(Y, cost), dim=1)
+        return ((1 - self.kappa) * obey + self.kappa * away)[None]
+
+    def transition(self, chunk: Chunk, Y: Tensor, cost: Cost) -> Transition:
+        if not self.by_entity or len(Y) == 1:
+            return SharedTransition(self.shared(Y, cost)[0])
+        b = chunk.D * (-self.gamma / self.temperature)
+        return SoftmaxTransition(self.kappa, self._pull(Y, cost), b)
+
+    def scaled(self, t: float) -> DistanceAutonomy:
+        return DistanceAutonomy(self.kappa * t, self.gamma, self.zeta, self.temperature)
+
+
+class CallableAutonomy(Autonomy):
+    """Any p(k | j, i) that can be written in torch.
+
+    Parameters
+    ----------
+    fn : callable
+        ``fn(X, Y) -> p`` with X (n, d), Y (K, d) and p (n, K, K) or (K, K). It is called by chunk
+        of entities, so p for one entity must not depend on the others. Gradients flow through it.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from volition import CallableAutonomy
+    >>> def nearest_half_of_the_time(X, Y):
+    ...     away = torch.softmax(-torch.cdist(X, Y), dim=1)
+    ...     return 0.5 * torch.eye(len(Y), dtype=Y.dtype) + 0.5 * away[:, None, :]
+    >>> CallableAutonomy(nearest_half_of_the_time)
+    CallableAutonomy(nearest_half_of_the_time)
+    """
+
+    depends_on_centers = True
+    by_entity = True
+    # A user's function may give cluster numbers a meaning; we cannot know.
+    interchangeable = False
+
+    def __init__(self, fn: Callable[[Tensor, Tensor], Tensor]) -> None:
+        if not callable(fn):
+            raise ValueError(f"CallableAutonomy needs a function fn(X, Y) -> p, got {fn!r}.")
+        self.fn = fn
+
+    def probabilities(self, X: Tensor, Y: Tensor, first_row: int = 0) -> Tensor:
+        """Call the function and check what it returns."""
+        p = self.fn(X, Y)
+        n, K = len(X), len(Y)
+        if not isinstance(p, Tensor) or tuple(p.shape) not in {(n, K, K), (K, K)}:
+            got = tuple(p.shape) if isinstance(p, Tensor) else type(p).__name__
+            raise ValueError(
+                "The function given to CallableAutonomy must return a torch tensor of shape "
+                f"(n, K, K) = ({n}, {K}, {K}), or (K, K), got {got}."
+            )
+        p = p.expand(n, K, K)
+        wrong = (p.detach().sum(2) - 1).abs() > 1e-4
+        if bool(wrong.any()) or bool((p.detach() < 0).any()) or not bool(p.detach().sum().isfinite()):
+            rows = p.detach().cpu().double().numpy()
+            try:
+                check_stochastic(rows, f"CallableAutonomy (entities counted from {first_row})")
+            except ValueError as error:
+                raise ValueError(str(error)) from None
+        return p
+
+    def transition(self, chunk: Chunk, Y: Tensor, cost: Cost) -> DenseTransition:
+        X = chunk.X + chunk.origin
+        return DenseTransition(self.probabilities(X, Y + chunk.origin, chunk.rows.start))
+
+    def scaled(self, t: float) -> CallableAutonomy:
+        fn = self.fn
+
+        def blended(X: Tensor, Y: Tensor) -> Tensor:
+            return (1 - t) * torch.eye(len(Y), dtype=Y.dtype, device=Y.device) + t * fn(X, Y)
+
+        return CallableAutonomy(blended)
+
+    def __repr__(self) -> str:
+        return f"CallableAutonomy({getattr(self.fn, '__name__', self.fn)!s})"
+
+
+class RowAutonomy(Autonomy):
+    """One (K, K) matrix per entity: what ``fit(X, autonomy_proba=p)`` builds.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from volition.autonomy import RowAutonomy
+    >>> RowAutonomy(np.full((5, 2, 2), 0.5))
+    RowAutonomy(n_entities=5, n_clusters=2)
+    """
+
+    by_entity = True
+    interchangeable = False
+
+    def __init__(self, p: Any) -> None:
+        p = np.asarray(p)
+        p = p if p.dtype in (np.float32, np.float64) else p.astype(np.float64)
+        if p.ndim != 3 or p.shape[1] != p.shape[2] or 0 in p.shape:
+            raise ValueError(
+                "autonomy_proba must have shape (n, K, K): entity, prescribed, realised; "
+                f"got {p.shape}."
+            )
+        check_stochastic(p, "autonomy_proba")
+        self.p: FloatArray = p
+
+    def check(self, n_clusters: int, n_samples: int | None = None) -> None:
+        n, K = self.p.shape[:2]
+        if K != n_clusters or (n_samples is not None and n != n_samples):
+            raise ValueError(
+                f"autonomy_proba has shape {self.p.shape}, expected "
+                f"({n if n_samples is None else n_samples}, {n_clusters}, {n_clusters}): "
+                "entity, prescribed, realised."
+            )
+
+    def transition(self, chunk: Chunk, Y: Tensor, cost: Cost) -> DenseTransition:
+        p = torch.as_tensor(self.p[chunk.rows])
+        return DenseTransition(p.to(dtype=chunk.D.dtype, device=chunk.D.device))
+
+    def subset(self, index: np.ndarray) -> RowAutonomy:
+        """Return the model of some of the entities."""
+        return RowAutonomy(self.p[index])
+
+    def scaled(self, t: float) -> RowAutonomy:
+        return RowAutonomy((1 - t) * np.eye(self.p.shape[1], dtype=self.p.dtype) + t * self.p)
+
+    def __repr__(self) -> str:
+        return f"RowAutonomy(n_entities={self.p.shape[0]}, n_clusters={self.p.shape[1]})"

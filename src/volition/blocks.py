@@ -1,0 +1,49 @@
+"""Run a function over blocks of rows on all cores, and add what it returns in a fixed order."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+Block = TypeVar("Block")
+Sums = tuple[Tensor, ...]
+
+_pools: dict[tuple[int, int], ThreadPoolExecutor] = {}
+
+
+def _start_worker() -> None:
+    # A worker works alone on its block: one intra-operation thread, no barrier after every step.
+    torch.set_num_threads(1)
+    torch.set_flush_denormal(True)
+
+
+def _pool(n_threads: int) -> ThreadPoolExecutor:
+    key = (os.getpid(), n_threads)
+    if key not in _pools:
+        pool = ThreadPoolExecutor(n_threads, "volition", initializer=_start_worker)
+        list(pool.map(lambda _: None, range(n_threads)))
+        # The workers' setting is also the default of threads yet to come: put the user's back.
+        torch.set_num_threads(n_threads)
+        _pools[key] = pool
+    return _pools[key]
+
+
+def add_over_blocks(fn: Callable[[Block], Sums], blocks: Sequence[Block], parallel: bool) -> Sums:
+    """Return the elementwise sum of ``fn(block)``; the order of addition never changes.
+
+    Blocks are cut without regard to the number of threads, so the result does not depend on it.
+    """
+    n_threads = torch.get_num_threads()
+    if parallel and len(blocks) > 1 and n_threads > 1:
+        parts = list(_pool(n_threads).map(fn, blocks))
+    else:
+        parts = [fn(block) for block in blocks]
+    total = parts[0]
+    for part in parts[1:]:
+        total = tuple(a + b for a, b in zip(total, part, strict=True))
+    return total

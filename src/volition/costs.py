@@ -1,0 +1,202 @@
+"""What it costs to serve an entity from a centre.
+
+A cost knows its pairwise matrix and, where one exists, its closed-form centre update. Everything is
+written in torch, so that any cost can be differentiated.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from volition.validation import FloatArray
+
+EARTH_RADIUS_KM = 6371.0088
+
+
+class Cost(ABC):
+    """Base class: ``pairwise`` and a few facts that let solvers choose the right method."""
+
+    #: name used for ``metric=`` and in saved models
+    name: str = ""
+    #: moving entities and centres together changes nothing (data may then be centred)
+    translation_invariant: bool = False
+    #: the weighted mean is the best centre, so that Algorithm 1's update exists
+    mean_is_optimal: bool = False
+
+    @abstractmethod
+    def pairwise(self, X: Tensor, Y: Tensor) -> Tensor:
+        """Return the (n, K) matrix of costs d(x_i, y_k), differentiable in both."""
+
+    def check(self, X: FloatArray, name: str = "X") -> None:
+        """Raise ValueError if X is outside the cost's domain."""
+
+    def embed(self, X: FloatArray) -> FloatArray:
+        """Map entities to a Euclidean space in which means and k-means make sense."""
+        return X
+
+    def unembed(self, Z: FloatArray) -> FloatArray:
+        """Inverse of :meth:`embed` for centres."""
+        return Z
+
+    def canonical(self, Y: FloatArray) -> FloatArray:
+        """Return equivalent centres in the usual range of coordinates."""
+        return Y
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+
+class SquaredEuclidean(Cost):
+    """Squared Euclidean distance; the best centre is the weighted mean.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from volition.costs import SquaredEuclidean
+    >>> X = torch.tensor([[0.0, 0.0], [3.0, 4.0]])
+    >>> SquaredEuclidean().pairwise(X, X[:1]).tolist()
+    [[0.0], [25.0]]
+    """
+
+    name = "sqeuclidean"
+    translation_invariant = True
+    mean_is_optimal = True
+
+    def pairwise(self, X: Tensor, Y: Tensor) -> Tensor:
+        squares = (X * X).sum(1, keepdim=True) + (Y * Y).sum(1)
+        # Rounding may leave a tiny negative number between equal points.
+        return (squares - 2 * (X @ Y.T)).clamp_min(0)
+
+
+class Haversine(Cost):
+    """Great-circle distance between (latitude, longitude) pairs in degrees.
+
+    Parameters
+    ----------
+    squared : bool, default=False
+        False gives kilometres (``metric="haversine"``), True gives kilometres squared
+        (``metric="sqhaversine"``).
+
+    Examples
+    --------
+    >>> import torch
+    >>> from volition.costs import Haversine
+    >>> london, paris = torch.tensor([[51.5074, -0.1278]]), torch.tensor([[48.8566, 2.3522]])
+    >>> round(Haversine().pairwise(london, paris).item())
+    344
+    """
+
+    def __init__(self, squared: bool = False) -> None:
+        self.squared = squared
+        self.name = "sqhaversine" if squared else "haversine"
+
+    def pairwise(self, X: Tensor, Y: Tensor) -> Tensor:
+        x, y = torch.deg2rad(X), torch.deg2rad(Y)
+        half = (x[:, None, :] - y[None, :, :]) / 2
+        chord = (
+            torch.sin(half[..., 0]) ** 2
+            + torch.cos(x[:, None, 0]) * torch.cos(y[None, :, 0]) * torch.sin(half[..., 1]) ** 2
+        )
+        # asin(sqrt(h)) has an infinite slope at h = 0 and h = 1: stay one rounding error inside.
+        tiny = torch.finfo(X.dtype).tiny
+        eps = torch.finfo(X.dtype).eps
+        angle = 2 * torch.asin(torch.sqrt(chord.clamp(tiny, 1 - eps)))
+        distance = EARTH_RADIUS_KM * angle
+        return distance * distance if self.squared else distance
+
+    def check(self, X: FloatArray, name: str = "X") -> None:
+        if X.shape[1] != 2:
+            raise ValueError(
+                f"{name} must have two columns (latitude, longitude) in degrees for "
+                f"metric='{self.name}', got {X.shape[1]}."
+            )
+        for column, (what, limit) in enumerate((("latitude", 90), ("longitude", 180))):
+            bad = np.flatnonzero(np.abs(X[:, column]) > limit)
+            if len(bad):
+                raise ValueError(
+                    f"{name} has {what} {X[bad[0], column]:g} at row {bad[0]}; "
+                    f"metric='{self.name}' takes degrees, {what} within [-{limit}, {limit}]."
+                )
+
+    def embed(self, X: FloatArray) -> FloatArray:
+        lat, lon = np.deg2rad(X.T)
+        return np.stack([np.cos(lat) * np.cos(lon), np.cos(lat) * np.sin(lon), np.sin(lat)], axis=1)
+
+    def unembed(self, Z: FloatArray) -> FloatArray:
+        lat = np.arctan2(Z[:, 2], np.hypot(Z[:, 0], Z[:, 1]))
+        return np.rad2deg(np.stack([lat, np.arctan2(Z[:, 1], Z[:, 0])], axis=1))
+
+    def canonical(self, Y: FloatArray) -> FloatArray:
+        inside = (np.abs(Y[:, 0]) <= 90) & (np.abs(Y[:, 1]) <= 180)
+        return np.where(inside[:, None], Y, self.unembed(self.embed(Y)))
+
+    def __repr__(self) -> str:
+        return f"Haversine(squared={self.squared})"
+
+
+class CallableCost(Cost):
+    """A user's own torch function ``fn(X, Y) -> (n, K)`` of nonnegative costs.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from volition.costs import CallableCost
+    >>> manhattan = CallableCost(lambda X, Y: (X[:, None] - Y[None]).abs().sum(-1))
+    >>> manhattan.pairwise(torch.zeros(1, 2), torch.ones(3, 2)).tolist()
+    [[2.0, 2.0, 2.0]]
+    """
+
+    name = "callable"
+
+    def __init__(self, fn: Callable[[Tensor, Tensor], Tensor]) -> None:
+        self.fn = fn
+
+    def pairwise(self, X: Tensor, Y: Tensor) -> Tensor:
+        out = self.fn(X, Y)
+        if not isinstance(out, Tensor) or out.shape != (len(X), len(Y)):
+            got = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
+            raise ValueError(
+                "The cost function given as metric must return a torch tensor of shape "
+                f"(n, K) = ({len(X)}, {len(Y)}), got {got}."
+            )
+        return out
+
+    def __repr__(self) -> str:
+        return f"CallableCost({getattr(self.fn, '__name__', self.fn)!s})"
+
+
+_NAMED: dict[str, Callable[[], Cost]] = {
+    "sqeuclidean": SquaredEuclidean,
+    "haversine": Haversine,
+    "sqhaversine": lambda: Haversine(squared=True),
+}
+
+#: the names that ``metric=`` takes
+METRICS = tuple(_NAMED)
+
+
+def resolve_cost(metric: Any) -> Cost:
+    """Turn what a user gives as ``metric`` into a :class:`Cost`.
+
+    Examples
+    --------
+    >>> from volition.costs import resolve_cost
+    >>> resolve_cost("sqhaversine")
+    Haversine(squared=True)
+    """
+    if isinstance(metric, Cost):
+        return metric
+    if isinstance(metric, str) and metric in _NAMED:
+        return _NAMED[metric]()
+    if callable(metric) and not isinstance(metric, type):
+        return CallableCost(metric)
+    raise ValueError(
+        f"metric must be one of {list(METRICS)}, a Cost or a torch function "
+        f"fn(X, Y) -> (n, K), got {metric!r}."
+    )

@@ -1,0 +1,407 @@
+"""``solver="auto"``: many starts, exact-gradient polishing, moving centres, and the best is kept.
+
+No single start is best everywhere. Annealing finds the coarse structure but may take a wrong branch;
+k-means starts are cheap and good when entities mostly obey; when they override to near centres, good
+solutions keep centres in twos and threes, which starts with fewer, doubled centres find. Whatever
+comes first is then improved by taking a centre away from where it is little missed and putting it
+where it helps most. Every start is polished by the exact gradient, and everything tried is reported.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import numpy as np
+from sklearn.cluster import kmeans_plusplus
+
+from volition.annealing import AnnealingResult, OnBeta, anneal
+from volition.autonomy import Passive
+from volition.problem import Problem
+from volition.schedules import Geometric, Schedule
+from volition.solvers import FixedPoint, Gradient, Status
+from volition.validation import FloatArray
+
+#: entities on which the search runs; the best are then polished on all
+SEARCH_SIZE = 8192
+SEARCH_SIZE_BY_ENTITY = 3000
+SCREEN_SIZE = 1500
+#: betas of a polish, times the distortion: from blurred to hard
+LADDER = (3.0, 15.0, 150.0, 2000.0)
+#: k-means++ seedings of which a k-means start takes the best
+SEEDINGS = 4
+#: values nearer than this share of the data's cost count as one solution found twice
+TIE = 1e-9
+#: reallocation: starts it is applied to, rounds for each, moves of which a round runs a sprint of
+#: so many iterations, moves that are then finished, and the most pairs (from, to) that are screened
+BASES, ROUNDS, RUNNERS, SPRINT, FINISHERS, PAIRS = 3, 12, 12, 15, 4, 784
+
+
+class Candidate(NamedTuple):
+    """One thing that was tried and what it reached (on the entities of the search)."""
+
+    name: str
+    distortion: float
+    n_iter: int
+    seconds: float
+
+
+class Found(NamedTuple):
+    """A solution, its value on the entities of the search, and where it came from."""
+
+    value: float
+    centers: FloatArray
+    name: str
+
+
+@dataclass
+class SearchResult:
+    """The best centres, and the report."""
+
+    centers: FloatArray
+    candidates: list[Candidate]
+    winner: str
+    annealing: AnnealingResult
+    n_iter: int
+    status: Status
+
+
+#: called when a candidate begins (name) and when it is done (candidate, centers)
+OnBegin = Callable[[str], Any]
+OnEnd = Callable[[Candidate, FloatArray], Any]
+
+
+@dataclass
+class Search:
+    """A run of the portfolio.
+
+    Parameters
+    ----------
+    problem : Problem
+        What to solve.
+    n_clusters : int
+        Number of centres.
+    beta : float, default=inf
+        The beta whose free energy counts; at infinity that is the distortion.
+    n_init : int, default=3
+        Rounds of k-means starts; each round has one with K, K/2 and K/3 distinct centres.
+    max_iter, tol : int, float
+        Of each exact-gradient run.
+    schedule : Schedule, optional
+        Of the annealed start.
+    random_state : RandomState
+        Source of all seeds.
+    out_of_time : callable
+        Asked before each candidate; a true answer ends the search with the best so far.
+    on_begin, on_end, on_beta : callable, optional
+        Progress; a true answer of the latter two stops.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from volition import DistanceAutonomy
+    >>> from volition.datasets import load_four_groups
+    >>> from volition.portfolio import Search
+    >>> from volition.problem import Problem
+    >>> problem = Problem(load_four_groups().data, autonomy=DistanceAutonomy(0.3, temperature=0.01))
+    >>> result = Search(problem, 4, random_state=np.random.RandomState(0)).run()
+    >>> round(problem.distortion(result.centers), 6)
+    0.069652
+    """
+
+    problem: Problem
+    n_clusters: int
+    random_state: np.random.RandomState
+    beta: float = math.inf
+    n_init: int = 3
+    max_iter: int = 300
+    tol: float = 1e-6
+    schedule: Schedule | None = None
+    out_of_time: Callable[[], bool] = lambda: False
+    on_begin: OnBegin = lambda name: None
+    on_end: OnEnd = lambda candidate, centers: False
+    on_beta: OnBeta | None = None
+    candidates: list[Candidate] = field(default_factory=list)
+    n_iter: int = 0
+
+    def __post_init__(self) -> None:
+        by_entity = self.problem.autonomy.by_entity
+        size = SEARCH_SIZE_BY_ENTITY if by_entity else SEARCH_SIZE
+        order = canonical_order(self.problem)
+        self._work = thin(self.problem, order, size)
+        self._screen = thin(self._work, canonical_order(self._work), SCREEN_SIZE)
+
+    def run(self) -> SearchResult:
+        """Try everything; keep the best."""
+        status, annealing = Status.CONVERGED, None
+        found: list[Found] = []
+        for name, start in self._starts():
+            if found and self.out_of_time():
+                status = Status.OUT_OF_TIME
+                break
+            began, before = perf_counter(), self.n_iter
+            self.on_begin(name)
+            Y = start()
+            if isinstance(Y, AnnealingResult):
+                annealing, Y = Y, Y.centers
+                self.n_iter += annealing.n_iter
+            Y = self.polish(self._work, Y)
+            found.append(Found(self.value(self._work, Y), Y, name))
+            if self._report(name, found[-1], began, before):
+                status = Status.STOPPED
+                break
+        assert annealing is not None
+        ranked = self._ranked(found)
+        if status is Status.CONVERGED and self.n_clusters > 1:
+            apart = [ranked[0]]
+            for one in ranked[1:]:
+                if one.value > apart[-1].value * (1 + 1e-4):
+                    apart.append(one)
+            for base in apart[:BASES]:
+                improved, status = self._reallocate(base)
+                found.append(improved)
+                if status is not Status.CONVERGED:
+                    break
+            ranked = self._ranked(found)
+        Y = self.finish(ranked[0].centers)
+        return SearchResult(Y, self.candidates, ranked[0].name, annealing, self.n_iter, status)
+
+    def _ranked(self, found: list[Found]) -> list[Found]:
+        """Sort by value; of equals (the same solution found again) the first stands for all."""
+        tie = TIE * self._work.cost_scale
+        kept: list[Found] = []
+        for one in found:
+            if not any(abs(one.value - other.value) <= tie for other in kept):
+                kept.append(one)
+        return sorted(kept, key=lambda one: one.value)
+
+    def _report(self, name: str, found: Found, began: float, before: int) -> bool:
+        candidate = Candidate(name, found.value, self.n_iter - before, perf_counter() - began)
+        self.candidates.append(candidate)
+        return bool(self.on_end(candidate, found.centers))
+
+    # -- starts -----------------------------------------------------------------------------------
+
+    def _starts(self) -> Iterator[tuple[str, Callable[[], Any]]]:
+        seeds = self.random_state.randint(np.iinfo(np.int32).max, size=self.n_init + 1)
+        yield "annealed", lambda: self._annealed(int(seeds[0]))
+        for number, seed in enumerate(seeds[1:].tolist()):
+            for share in (1, 2, 3):
+                size = max(1, round(self.n_clusters / share))
+                if share > 1 and size == self.n_clusters:
+                    continue
+                yield (
+                    f"k-means with {size} distinct #{number}",
+                    lambda size=size, seed=seed: self._k_means(size, seed),
+                )
+            if not isinstance(self.problem.autonomy, Passive):
+                yield f"continued from obedience #{number}", lambda s=seed: self._continued(s)
+
+    def _annealed(self, seed: int) -> AnnealingResult:
+        work = self._work
+        frozen = work.cost.mean_is_optimal and not work.autonomy.depends_on_centers
+        return anneal(
+            work,
+            self.n_clusters,
+            solver=FixedPoint() if frozen else Gradient(),
+            schedule=Geometric(tau=1.4) if self.schedule is None else self.schedule,
+            max_iter=min(self.max_iter, 100),
+            tol=max(self.tol, 1e-4),
+            random_state=seed,
+            on_beta=self.on_beta,
+            deadline=self.out_of_time,
+        )
+
+    def _k_means(self, n_distinct: int, seed: int) -> FloatArray:
+        """Lloyd's algorithm for obedient entities; centres are repeated if K is larger."""
+        work = self._work
+        order = canonical_order(work)
+        Z, weight = work.cost.embed(work.X)[order].astype(np.float64), work.weight[order]
+        n_distinct = min(n_distinct, len(Z))
+        plain, rng = Problem(Z, sample_weight=weight), np.random.RandomState(seed)
+        runs = []
+        for _ in range(SEEDINGS):
+            seeds, _ = kmeans_plusplus(Z, n_distinct, sample_weight=weight, random_state=rng)
+            start = plain.centers(seeds)
+            runs.append(FixedPoint().solve(plain, start, math.inf, max_iter=100, tol=1e-4))
+            self.n_iter += runs[-1].n_iter
+        means = self._ranked(
+            [Found(run.free_energy, run.centers.cpu().numpy(), "") for run in runs]
+        )[0].centers
+        if n_distinct < self.n_clusters:
+            mass = np.bincount(plain.labels(means), weights=plain.weight, minlength=n_distinct)
+            heaviest = np.argsort(-mass, kind="stable")
+            means = means[heaviest[np.arange(self.n_clusters) % n_distinct]]
+            means = means + 1e-3 * plain.scale * rng.standard_normal(means.shape)
+        return work.cost.unembed(means)
+
+    def _continued(self, seed: int) -> FloatArray:
+        """Follow the solution from obedience to full autonomy."""
+        Y = self._k_means(self.n_clusters, seed)
+        for t in (0.01, 0.1, 0.3, 0.6):
+            partly = self._work.with_autonomy(self._work.autonomy.scaled(t))
+            scale = self._hardness(partly, Y)
+            Y = self._descend(partly, Y, min(200 / scale, self.beta), 60, 1e-4)
+        return Y
+
+    # -- improving --------------------------------------------------------------------------------
+
+    def value(self, problem: Problem, Y: FloatArray) -> float:
+        """Return the free energy that counts: the distortion, when beta is infinite."""
+        return problem.moments(Y, self.beta).free_energy
+
+    def polish(self, problem: Problem, Y: FloatArray, ladder: tuple[float, ...] = LADDER) -> FloatArray:
+        """Descend at rising betas up to the one that counts."""
+        max_iter, tol = min(self.max_iter, 100), max(self.tol, 1e-4)
+        for rung in ladder:
+            beta = rung / self._hardness(problem, Y)
+            if beta < self.beta:
+                Y = self._descend(problem, Y, beta, max_iter, tol)
+        return self._descend(problem, Y, self.beta, max_iter, tol)
+
+    def _hardness(self, problem: Problem, Y: FloatArray) -> float:
+        """Return the distortion, kept away from zero: the cost that sets the scale of beta."""
+        return max(problem.distortion(Y), 1e-9 * problem.cost_scale)
+
+    def _descend(
+        self, problem: Problem, Y: FloatArray, beta: float, max_iter: int, tol: float
+    ) -> FloatArray:
+        solution = Gradient().solve(
+            problem, problem.centers(Y), beta, max_iter=max_iter, tol=tol
+        )
+        self.n_iter += solution.n_iter
+        return solution.centers.cpu().numpy()
+
+    def finish(self, Y: FloatArray) -> FloatArray:
+        """Converge on all entities."""
+        problem = self.problem
+        if self._work is not problem:
+            Y = self.polish(problem, Y, LADDER[-1:])
+        Y = self._descend(problem, Y, self.beta, self.max_iter, self.tol)
+        if problem.cost.mean_is_optimal and not problem.autonomy.depends_on_centers:
+            # Weighted means are exact where a quasi-Newton step is only close.
+            solution = FixedPoint().solve(
+                problem, problem.centers(Y), self.beta, max_iter=self.max_iter, tol=1e-14
+            )
+            self.n_iter += solution.n_iter
+            Y = solution.centers.cpu().numpy()
+        return Y
+
+    def _reallocate(self, base: Found) -> tuple[Found, Status]:
+        """Move centres, one at a time, to where they help most."""
+        work, best = self._work, base
+        for number in range(ROUNDS):
+            began, before = perf_counter(), self.n_iter
+            name = f"{base.name}, reallocation #{number}"
+            self.on_begin(name)
+            # A short descent tells promising moves from others; only those are finished.
+            race: list[Found] = []
+            for move in self._moves(best.centers):
+                if self.out_of_time():
+                    return best, Status.OUT_OF_TIME
+                beta = min(LADDER[-2] / self._hardness(work, move), self.beta)
+                Y = self._descend(work, move, beta, SPRINT, 1e-4)
+                race.append(Found(self.value(work, Y), Y, name))
+            trials = [best]
+            for runner in self._ranked(race)[:FINISHERS]:
+                Y = self.polish(work, runner.centers, LADDER[1:])
+                trials.append(Found(self.value(work, Y), Y, f"{base.name}, reallocated"))
+            after = self._ranked(trials)[0]
+            stop = self._report(name, after, began, before)
+            if stop or after is best or after.value > best.value - 1e-6 * work.cost_scale:
+                return after, Status.STOPPED if stop else Status.CONVERGED
+            best = after
+        return best, Status.CONVERGED
+
+    def _moves(self, Y: FloatArray) -> list[FloatArray]:
+        """Return the most promising layouts with one centre moved, judged before optimising."""
+        screen, K = self._screen, self.n_clusters
+        spread = spread_of_clusters(screen, Y)
+
+        def join(k: int, j: int) -> FloatArray:
+            Z = Y.copy()
+            Z[k] = Y[j] + 0.01 * spread[j]
+            return Z
+
+        def split(k: int, j: int) -> FloatArray:
+            Z = Y.copy()
+            Z[k], Z[j] = Y[j] + 0.8 * spread[j], Y[j] - 0.8 * spread[j]
+            return Z
+
+        def swap(k: int, j: int) -> FloatArray:
+            Z = Y.copy()
+            Z[[k, j]] = Y[[j, k]]
+            return Z
+
+        kinds = [join, split] if work_is_symmetric(screen) else [join, split, swap]
+        givers = takers = np.arange(K)
+        if K * K > PAIRS:
+            side = math.isqrt(PAIRS)
+            distance = np.linalg.norm(Y[:, None] - Y[None], axis=2) + np.diag(np.full(K, np.inf))
+            nearest = distance.argmin(1)
+            loss = [self.value(screen, join(k, int(nearest[k]))) for k in range(K)]
+            givers = np.argsort(loss, kind="stable")[:side]
+            giver = int(givers[0])
+            gain = [self.value(screen, split(giver, j)) if j != giver else np.inf for j in range(K)]
+            takers = np.argsort(gain, kind="stable")[:side]
+        scored = [
+            (self.value(screen, Z), Z)
+            for k in givers.tolist()
+            for j in takers.tolist()
+            if j != k
+            for Z in (kind(k, j) for kind in kinds)
+        ]
+        scored.sort(key=lambda pair: pair[0])
+        distinct: list[FloatArray] = []
+        last = -math.inf
+        for score, Z in scored:
+            if score > last + TIE * screen.cost_scale:
+                distinct.append(Z)
+                last = score
+            if len(distinct) == RUNNERS:
+                break
+        return distinct
+
+
+def work_is_symmetric(problem: Problem) -> bool:
+    """Whether exchanging two centres changes nothing."""
+    return problem.autonomy.interchangeable
+
+
+def canonical_order(problem: Problem) -> np.ndarray:
+    """Order entities of positive weight by coordinates.
+
+    Draws along this order depend on the data as a weighted set only: not on the order of rows, nor
+    on whether an entity of weight two is one row or two.
+    """
+    order = np.lexsort(problem.X.T[::-1])
+    return order[problem.weight[order] > 0]
+
+
+def thin(problem: Problem, order: np.ndarray, size: int) -> Problem:
+    """Return the problem itself, or a systematic sample of about ``size`` entities."""
+    if len(order) <= size:
+        return problem
+    edges = np.cumsum(problem.weight[order].astype(np.float64))
+    marks = (np.arange(size) + 0.5) / size * edges[-1]
+    picked, counts = np.unique(np.searchsorted(edges, marks), return_counts=True)
+    return problem.subset(order[picked], counts.astype(np.float64))
+
+
+def spread_of_clusters(problem: Problem, Y: FloatArray) -> FloatArray:
+    """Return, per cluster, the main axis of its entities times their deviation along it."""
+    X, weight, labels = problem.X.astype(np.float64), problem.weight, problem.labels(Y)
+    spread = np.zeros_like(Y)
+    for j in range(len(Y)):
+        inside = labels == j
+        total = weight[inside].sum()
+        if total <= 0:
+            continue
+        x = X[inside] - np.average(X[inside], axis=0, weights=weight[inside])
+        values, axes = np.linalg.eigh((x * weight[inside, None]).T @ x / total)
+        axis = axes[:, -1] * np.sign(axes[np.abs(axes[:, -1]).argmax(), -1])
+        spread[j] = axis * math.sqrt(max(float(values[-1]), 0.0))
+    return spread

@@ -1,0 +1,149 @@
+"""Which beta comes next."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from volition.costs import SquaredEuclidean
+from volition.problem import Problem, Summary
+
+
+class Schedule(Protocol):
+    """Chooses the first beta, and each next one from what the last one gave."""
+
+    def start(self, problem: Problem) -> float:
+        """Return the first beta."""
+
+    def next(self, problem: Problem, beta: float, summary: Summary) -> float | None:
+        """Return the beta after this one, or None at the end."""
+
+
+def first_beta(problem: Problem) -> float:
+    """Return a beta safely below the first split, whatever the autonomy.
+
+    With squared Euclidean cost, obedient entities split first at 1 / (2 λmax(covariance)), and
+    autonomy only delays that. Other costs get the same rule with the cost of a single centre.
+    """
+    if isinstance(problem.cost, SquaredEuclidean):
+        spread = float(np.linalg.eigvalsh(problem.covariance)[-1])
+    else:
+        spread = problem.cost_scale
+    return 0.25 / spread if spread > 0 else 1.0
+
+
+@dataclass(frozen=True)
+class Geometric:
+    """beta, tau beta, tau² beta, ... as published, with ends that fit the data by default.
+
+    Parameters
+    ----------
+    beta_min : float, optional
+        By default half the first critical beta of obedient entities.
+    beta_max : float, optional
+        The last beta is the largest that does not exceed it. By default annealing ends once the
+        policy is hard: when softness adds less than ``hardness`` of the distortion.
+    tau : float, default=1.1
+        Factor between betas.
+    hardness : float, default=1e-4
+        See ``beta_max``.
+
+    Examples
+    --------
+    >>> from volition.schedules import Geometric
+    >>> Geometric(beta_min=10, beta_max=1e4, tau=1.1)
+    Geometric(beta_min=10, beta_max=10000.0, tau=1.1, hardness=0.0001)
+    """
+
+    beta_min: float | None = None
+    beta_max: float | None = None
+    tau: float = 1.1
+    hardness: float = 1e-4
+
+    def __post_init__(self) -> None:
+        for name in ("beta_min", "beta_max"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise ValueError(f"{name} must be a positive finite number, got {value!r}.")
+        if not 1 < self.tau < math.inf:
+            raise ValueError(f"tau must be a finite number above 1, got {self.tau!r}.")
+        if self.beta_min is not None and self.beta_max is not None:
+            if self.beta_max < self.beta_min:
+                raise ValueError(
+                    f"beta_max={self.beta_max!r} must not be below beta_min={self.beta_min!r}."
+                )
+
+    def start(self, problem: Problem) -> float:
+        first = first_beta(problem) if self.beta_min is None else self.beta_min
+        return first if self.beta_max is None else min(first, self.beta_max)
+
+    def next(self, problem: Problem, beta: float, summary: Summary) -> float | None:
+        ahead = beta * self.tau
+        if self.beta_max is not None:
+            return ahead if ahead <= self.beta_max * (1 + 1e-12) else None
+        softness = summary.distortion - summary.hard_distortion
+        floor = 1e-9 * problem.cost_scale
+        # Coincident centres are "hard" at once; before anything has split that means nothing.
+        begun = beta > 40 * first_beta(problem)
+        if begun and softness <= max(self.hardness * summary.hard_distortion, floor):
+            return None
+        return ahead if beta < 1e12 * first_beta(problem) else None
+
+
+@dataclass(frozen=True)
+class Explicit:
+    """A list of betas.
+
+    Examples
+    --------
+    >>> from volition.schedules import Explicit
+    >>> Explicit((1.0, 10.0)).betas
+    (1.0, 10.0)
+    """
+
+    betas: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        rising = all(a < b for a, b in zip(self.betas, self.betas[1:], strict=False))
+        if not self.betas or not all(0 < b < math.inf for b in self.betas) or not rising:
+            raise ValueError(
+                "schedule must be a non-empty rising list of positive finite betas, "
+                f"got {list(self.betas)!r}."
+            )
+
+    def start(self, problem: Problem) -> float:
+        return self.betas[0]
+
+    def next(self, problem: Problem, beta: float, summary: Summary) -> float | None:
+        later = [b for b in self.betas if b > beta]
+        return later[0] if later else None
+
+
+def resolve_schedule(schedule: Any, tau: float = 1.1) -> Schedule:
+    """Turn what a user gives as ``schedule`` into a :class:`Schedule`.
+
+    Examples
+    --------
+    >>> from volition.schedules import resolve_schedule
+    >>> resolve_schedule([1, 10])
+    Explicit(betas=(1.0, 10.0))
+    """
+    if isinstance(schedule, str):
+        if schedule in ("auto", "geometric"):
+            return Geometric(tau=tau)
+    elif isinstance(schedule, Sequence | np.ndarray):
+        try:
+            return Explicit(tuple(float(b) for b in schedule))
+        except TypeError:
+            pass
+    elif hasattr(schedule, "start") and hasattr(schedule, "next"):
+        chosen: Schedule = schedule
+        return chosen
+    raise ValueError(
+        "schedule must be 'auto', 'geometric', a rising list of betas or a schedule object such as "
+        f"volition.schedules.Geometric(10, 1e4, tau=1.1), got {schedule!r}."
+    )
