@@ -12,6 +12,7 @@ import torch
 from scipy.cluster.hierarchy import fcluster, linkage
 from sklearn.utils import check_random_state
 
+from volition.blocks import threads_for
 from volition.problem import Problem
 from volition.schedules import Geometric, Schedule, first_beta
 from volition.solvers import FixedPoint, Gradient, Solver, Status
@@ -65,7 +66,7 @@ class AnnealingResult:
     path : list of ndarray
         The centres at each beta.
     status : Status
-        How it ended.
+        How the last beta ended, or what stopped the annealing.
     """
 
     centers: FloatArray
@@ -169,44 +170,44 @@ def anneal(
         start = check_centers(init, problem.d, "init")
     problem.autonomy.check(len(start), problem.n)
 
-    Y = problem.centers(start)
-    history: list[Record] = []
-    path: list[FloatArray] = []
-    status = Status.CONVERGED
-    beta: float | None = schedule.start(problem)
-    last = beta
-    while beta is not None:
-        if history and deadline is not None and deadline():
-            status = Status.OUT_OF_TIME
-            break
-        origin = Y
-        if perturb and (history or at_mean):
-            size = PERTURBATION * blur_length(problem, beta)
-            noise = rng.standard_normal(tuple(Y.shape)) * size / math.sqrt(problem.d)
-            origin = Y + torch.as_tensor(noise, device=Y.device)
-        solution = solver.solve(problem, origin, beta, max_iter=max_iter, tol=tol)
-        Y = solution.centers
-        summary = problem.summary(Y, beta)
-        centers = Y.cpu().numpy().copy()
-        record = Record(
-            beta,
-            solution.n_iter,
-            summary.free_energy,
-            summary.distortion,
-            summary.hard_distortion,
-            summary.entropy,
-            count_distinct(centers, COINCIDENCE * blur_length(problem, beta)),
-            solution.step_size,
-            solution.handovers,
-            solution.status.value,
-        )
-        history.append(record)
-        path.append(centers)
-        if solution.status is Status.OUT_OF_ITERATIONS:
-            status = solution.status
+    with threads_for(problem.n_blocks):
+        Y = problem.centers(start)
+        history: list[Record] = []
+        path: list[FloatArray] = []
+        status = Status.CONVERGED
+        beta: float | None = schedule.start(problem)
         last = beta
-        if on_beta is not None and on_beta(record, centers):
-            status = Status.STOPPED
-            break
-        beta = schedule.next(problem, beta, summary)
+        while beta is not None:
+            if history and deadline is not None and deadline():
+                status = Status.OUT_OF_TIME
+                break
+            origin = Y
+            if perturb and (history or at_mean):
+                size = PERTURBATION * blur_length(problem, beta)
+                noise = rng.standard_normal(tuple(Y.shape)) * size / math.sqrt(problem.d)
+                origin = Y + torch.as_tensor(noise, device=Y.device)
+            solution = solver.solve(problem, origin, beta, max_iter=max_iter, tol=tol)
+            Y = solution.centers
+            summary = problem.summary(Y, beta)
+            centers = Y.cpu().numpy().copy()
+            record = Record(
+                beta,
+                solution.n_iter,
+                summary.free_energy,
+                summary.distortion,
+                summary.hard_distortion,
+                summary.entropy,
+                count_distinct(centers, COINCIDENCE * blur_length(problem, beta)),
+                solution.step_size,
+                solution.handovers,
+                solution.status.value,
+            )
+            history.append(record)
+            path.append(centers)
+            status = solution.status
+            last = beta
+            if on_beta is not None and on_beta(record, centers):
+                status = Status.STOPPED
+                break
+            beta = schedule.next(problem, beta, summary)
     return AnnealingResult(path[-1].copy(), last, history, path, status)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import reduce
 from typing import TypeVar
 
 import torch
@@ -16,10 +19,19 @@ Sums = tuple[Tensor, ...]
 _pools: dict[tuple[int, int], ThreadPoolExecutor] = {}
 
 
+#: whether this thread turns denormal numbers, which slow every product down, into zeros
+local = threading.local()
+
+
+def flushes_denormals() -> bool:
+    """Whether denormal numbers are zeros in the calling thread."""
+    return getattr(local, "flushes", False)
+
+
 def _start_worker() -> None:
     # A worker works alone on its block: one intra-operation thread, no barrier after every step.
     torch.set_num_threads(1)
-    torch.set_flush_denormal(True)
+    local.flushes = torch.set_flush_denormal(True)
 
 
 def _pool(n_threads: int) -> ThreadPoolExecutor:
@@ -43,7 +55,23 @@ def add_over_blocks(fn: Callable[[Block], Sums], blocks: Sequence[Block], parall
         parts = list(_pool(n_threads).map(fn, blocks))
     else:
         parts = [fn(block) for block in blocks]
-    total = parts[0]
-    for part in parts[1:]:
-        total = tuple(a + b for a, b in zip(total, part, strict=True))
-    return total
+    return add_up(parts)
+
+
+def add_up(parts: Iterable[Sums]) -> Sums:
+    """Return the elementwise sum of tuples of tensors, added in order."""
+    return reduce(lambda total, part: tuple(map(torch.add, total, part)), parts)
+
+
+@contextmanager
+def threads_for(n_blocks: int) -> Iterator[None]:
+    """Work on one thread while there is one block: small steps lose more by waiting than they win."""
+    before = torch.get_num_threads()
+    if n_blocks > 1 or before == 1:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -20,6 +20,7 @@ from sklearn.cluster import kmeans_plusplus
 
 from volition.annealing import AnnealingResult, OnBeta, anneal
 from volition.autonomy import Passive
+from volition.blocks import threads_for
 from volition.problem import Problem
 from volition.schedules import Geometric, Schedule
 from volition.solvers import FixedPoint, Gradient, Status
@@ -136,6 +137,13 @@ class Search:
 
     def run(self) -> SearchResult:
         """Try everything; keep the best."""
+        with threads_for(self._work.n_blocks):
+            best, annealing, status = self._search()
+        with threads_for(self.problem.n_blocks):
+            Y = self.finish(best.centers)
+        return SearchResult(Y, self.candidates, best.name, annealing, self.n_iter, status)
+
+    def _search(self) -> tuple[Found, AnnealingResult, Status]:
         status, annealing = Status.CONVERGED, None
         found: list[Found] = []
         for name, start in self._starts():
@@ -166,8 +174,7 @@ class Search:
                 if status is not Status.CONVERGED:
                     break
             ranked = self._ranked(found)
-        Y = self.finish(ranked[0].centers)
-        return SearchResult(Y, self.candidates, ranked[0].name, annealing, self.n_iter, status)
+        return ranked[0], annealing, status
 
     def _ranked(self, found: list[Found]) -> list[Found]:
         """Sort by value; of equals (the same solution found again) the first stands for all."""

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import copy
 import math
+import threading
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +22,7 @@ import torch
 from torch import Tensor
 
 from volition.autonomy import Autonomy, Chunk, Passive, RowAutonomy, Transition
-from volition.blocks import Sums, add_over_blocks
+from volition.blocks import Sums, add_over_blocks, add_up, flushes_denormals
 from volition.costs import Cost, SquaredEuclidean
 from volition.validation import FloatArray, check_entities, check_weights
 
@@ -30,6 +32,7 @@ BLOCK_ROWS = 65536
 CHUNK_NUMBERS = 2**20
 #: with exponents shifted by the last log-partition, sums outside this range are done again
 SAFE_BITS = 60
+LOWEST_EXPONENT = {torch.float32: 80.0, torch.float64: 690.0}
 
 
 class Block(NamedTuple):
@@ -125,21 +128,22 @@ class Problem:
     def _fill(self, X: FloatArray, weight: FloatArray | None) -> None:
         """Lay out [1, x - origin, shift] per entity: both matrix products read it once."""
         order = slice(None) if self._order is None else self._order
-        dtype = torch.float32 if X.dtype == np.float32 else torch.float64
         mean = np.average(X, axis=0, weights=weight).astype(np.float64)
         self.origin = mean if self.cost.translation_invariant else np.zeros(self.d)
+        self._origin = torch.as_tensor(self.origin, device=self.device)
         data = np.zeros((self.n, self.d + 2), dtype=X.dtype)
         data[:, 0] = 1
-        np.subtract(X[order], self.origin, out=data[:, 1:-1], casting="same_kind")
-        self._data = torch.from_numpy(data).to(self.device)
+        np.subtract(X[order], self.origin.astype(X.dtype), out=data[:, 1:-1])
         rho = np.full(self.n, 1 / self.n) if weight is None else weight[order]
-        self._rho = torch.from_numpy(rho.astype(X.dtype, copy=False)).to(self.device)[:, None]
-        self.dtype = dtype
-        centered = X - mean
-        weighted = centered / self.n if weight is None else centered * weight[:, None]
         #: weighted covariance of the entities
-        self.covariance = (weighted.T @ centered).astype(np.float64)
+        self.covariance = np.zeros((self.d, self.d))
+        for lo in range(0, self.n, BLOCK_ROWS):
+            x = data[lo : lo + BLOCK_ROWS, 1:-1] + (self.origin - mean)
+            self.covariance += (x * rho[lo : lo + BLOCK_ROWS, None]).T @ x
         self._square = float(np.trace(self.covariance))
+        self._data = torch.from_numpy(data).to(self.device)
+        self._rho = torch.from_numpy(rho.astype(X.dtype, copy=False)).to(self.device)[:, None]
+        self.dtype = self._data.dtype
         #: length by which moves of centres are judged
         self.scale = math.sqrt(self._square) or 1.0
         #: cost by which changes of free energy are judged: that of a single centre
@@ -152,8 +156,8 @@ class Problem:
     @property
     def X(self) -> FloatArray:
         """The entities, in the order in which they were given."""
-        out: FloatArray = self._data[:, 1:-1].cpu().numpy() + self.origin
-        return self._unorder(out).astype(self._data.cpu().numpy().dtype, copy=False)
+        points = self._data[:, 1:-1].cpu().numpy()
+        return self._unorder(points + self.origin.astype(points.dtype))
 
     @property
     def weight(self) -> FloatArray:
@@ -166,6 +170,11 @@ class Problem:
         out = np.empty_like(rows)
         out[self._order] = rows
         return out
+
+    @property
+    def n_blocks(self) -> int:
+        """Number of blocks that can be worked on at the same time."""
+        return len(self._blocks)
 
     def with_autonomy(self, autonomy: Autonomy) -> Problem:
         """Return the same problem under another autonomy model, sharing the data."""
@@ -210,8 +219,7 @@ class Problem:
 
     def _local(self, Y: Tensor) -> Tensor:
         """Centres in the coordinates and precision of the stored data."""
-        origin = torch.as_tensor(self.origin, device=self.device)
-        return (Y - origin).to(self.dtype)
+        return (Y - self._origin).to(self.dtype)
 
     # -- what solvers ask for ---------------------------------------------------------------------
 
@@ -221,49 +229,99 @@ class Problem:
 
     def moments(self, Y: Any, beta: float) -> Moments:
         """Return free energy, mass and moment of realised clusters at the Gibbs policy."""
-        Y = self.centers(Y)
         with torch.no_grad():
-            y = self._local(Y)
-            if not self._collapses:
-                energy, mass, moment = self._sum_general(y, beta, "moments")
-            else:
+            y = self._local(self.centers(Y))
+            if self._collapses:
                 P = self.autonomy.shared(y, self.cost)
                 energy, sums = self._sum_collapsed(y, P, beta)
-                energy = energy + self._square
-                P = P.double()
-                mass = torch.einsum("gjk,gj->k", P, sums[:, 0])
-                moment = torch.einsum("gjk,gdj->kd", P, sums[:, 1:])
-            origin = torch.as_tensor(self.origin, device=self.device)
-            return Moments(float(energy), mass, moment + mass[:, None] * origin)
+                realized = (sums @ P.double()).sum(0)
+                mass, moment = realized[0], realized[1:].T
+            else:
+                energy, mass, moment = self._sum_general(y, beta, "moments")
+            return Moments(float(energy), mass, moment + mass[:, None] * self._origin)
 
     def value_and_gradient(self, Y: Any, beta: float) -> tuple[float, Tensor]:
         """Return the free energy and its exact gradient, p(Y) included.
 
-        By the envelope theorem the gradient of F is that of the expected cost at a fixed policy; in
-        the collapsed form only (K, d) numbers are differentiated.
+        By the envelope theorem the gradient of F is that of the expected cost at a fixed policy. In
+        the collapsed form it is 2 (mass y - moment), the step of Algorithm 1 (Theorem 1), plus what
+        flows through p(Y): a derivative of (K, K) numbers, whatever the number of entities.
         """
-        Y = self.centers(Y).detach().requires_grad_()
-        y = self._local(Y)
+        y = self._local(self.centers(Y))
         if not self._collapses:
-            energy, gradient = self._sum_general(y.detach(), beta, "gradient")
+            energy, gradient = self._sum_general(y, beta, "gradient")
             return float(energy), gradient
-        P = self.autonomy.shared(y, self.cost)
+        moving = self.autonomy.depends_on_centers
+        leaf = y.detach().double().requires_grad_(moving)
+        P = self.autonomy.shared(leaf, self.cost)
         with torch.no_grad():
-            energy, sums = self._sum_collapsed(y, P, beta)
-        P, y = P.double(), y.double()
-        cost = (sums[:, 0] * (P @ (y * y).sum(1))).sum()
-        cost = cost - 2 * (sums[:, 1:].transpose(1, 2) * (P @ y)).sum()
-        (gradient,) = torch.autograd.grad(cost, Y)
-        return float(energy) + self._square, gradient
+            energy, sums = self._sum_collapsed(y, P.to(self.dtype), beta)
+            realized = (sums @ P).sum(0)
+            gradient = 2 * (realized[0, :, None] * leaf - realized[1:].T)
+            if moving:
+                square = (leaf * leaf).sum(1)
+                by_p = sums[:, 0, :, None] * square - 2 * (sums[:, 1:].transpose(1, 2) @ leaf.T)
+        if moving:
+            gradient += torch.autograd.grad(P, leaf, by_p)[0]
+        return float(energy), gradient
 
     def summary(self, Y: Any, beta: float) -> Summary:
         """Return what the state (Y, Gibbs policy at beta) is worth."""
-        y = self._local(self.centers(Y))
+        return self._state(Y, beta, None)
+
+    def prescribe(self, Y: Any, beta: float) -> tuple[np.ndarray, FloatArray, Summary]:
+        """Return labels (n,), the Gibbs policy (n, K) and the summary, in one pass."""
+        K = len(Y)
+        labels = torch.empty(self.n, dtype=torch.int64, device=self.device)
+        policy = torch.empty(self.n, K, dtype=self.dtype, device=self.device)
+        summary = self._state(Y, beta, (labels, policy))
+        return self._unorder(labels.cpu().numpy()), self._unorder(policy.cpu().numpy()), summary
+
+    def _state(self, Y: Any, beta: float, out: tuple[Tensor, Tensor] | None) -> Summary:
         with torch.no_grad():
-            energy, soft, hard, entropy, mass = self._sum_general(y, beta, "summary")
-        return Summary(
-            float(energy), float(soft), float(hard), float(entropy), mass.cpu().numpy()
-        )
+            y = self._local(self.centers(Y))
+            tables = None
+            if self._collapses:
+                tables = self._tables(y, self.autonomy.shared(y, self.cost))
+            step = self._chunk_rows(len(y)) // (1 if self.chunk_size else 2) or 1
+
+            def run(block: Block) -> Sums:
+                parts = (
+                    self._state_of_chunk(slice(lo, min(lo + step, block.hi)), block, y, tables, beta, out)
+                    for lo in range(block.lo, block.hi, step)
+                )
+                return add_up(parts)
+
+            parallel = self.device.type == "cpu"
+            energy, soft, hard, mass = add_over_blocks(run, self._blocks, parallel)
+        entropy = 0.0 if math.isinf(beta) else max(0.0, beta * float(soft - energy))
+        return Summary(float(energy), float(soft), float(hard), entropy, mass.cpu().numpy())
+
+    def _state_of_chunk(
+        self,
+        rows: slice,
+        block: Block,
+        y: Tensor,
+        tables: Tensor | None,
+        beta: float,
+        out: tuple[Tensor, Tensor] | None,
+    ) -> Sums:
+        rho = self._rho[rows]
+        E = self._expected(rows, block.group, y, tables)
+        best, label = E.min(1, keepdim=True)
+        hard = (best * rho).sum(dtype=torch.float64)
+        if math.isinf(beta):
+            pi, energy, soft = torch.zeros_like(E).scatter_(1, label, 1.0), hard, hard
+        else:
+            excess = best - E
+            pi = excess.mul(beta).clamp_(min=-self._lowest).exp_()
+            z = pi.sum(1, keepdim=True)
+            pi /= z
+            energy = hard - (z.log_() * rho).sum(dtype=torch.float64) / beta
+            soft = hard - ((excess * pi).sum(1, keepdim=True) * rho).sum(dtype=torch.float64)
+        if out is not None:
+            out[0][rows], out[1][rows] = label[:, 0], pi
+        return energy, soft, hard, (pi.T @ rho)[:, 0].double()
 
     def distortion(self, Y: Any, labels: Any = None) -> float:
         """Return the distortion of the hard policy, or of the prescriptions ``labels``."""
@@ -275,125 +333,128 @@ class Problem:
 
     def expected_costs(self, Y: Any) -> FloatArray:
         """Return D̄, shape (n, K): expected cost of prescribing j to i."""
-        return self._rows(Y, lambda chunk, transition: transition.expected(chunk.D))
+        return self._rows(Y, self._expected)
 
     def policy(self, Y: Any, beta: float) -> FloatArray:
         """Return the Gibbs policy pi(j | i), shape (n, K)."""
-        return self._rows(Y, lambda chunk, t: _gibbs(t.expected(chunk.D), beta)[0])
+        return self.prescribe(Y, beta)[1]
 
     def labels(self, Y: Any) -> np.ndarray:
         """Return the best prescription for each entity."""
-        best = self._rows(Y, lambda chunk, t: t.expected(chunk.D).argmin(1, keepdim=True))
-        return best[:, 0].astype(np.int64)
+        return self._rows(Y, lambda *where: self._expected(*where).argmin(1))
 
     def realized(self, Y: Any, policy: FloatArray) -> FloatArray:
         """Return the distribution of realised clusters, (n, K), under a policy (n, K)."""
         order = slice(None) if self._order is None else self._order
         W = torch.as_tensor(policy[order], dtype=self.dtype, device=self.device)
-        return self._rows(Y, lambda chunk, t: t.realized(W[chunk.rows]))
+        return self._rows(Y, lambda *where: self._chunk(*where)[1].realized(W[where[0]]))
 
     def conditional(self, Y: Any, prescribed: np.ndarray) -> FloatArray:
         """Return p(. | prescribed_i, i), shape (n, K)."""
         order = slice(None) if self._order is None else self._order
         j = torch.as_tensor(np.asarray(prescribed)[order], device=self.device)
-        return self._rows(Y, lambda chunk, t: t.conditional(j[chunk.rows]))
+        return self._rows(Y, lambda *where: self._chunk(*where)[1].conditional(j[where[0]]))
 
     # -- the kernel -------------------------------------------------------------------------------
 
     def _sum_collapsed(self, y: Tensor, P: Tensor, beta: float) -> tuple[Tensor, Tensor]:
-        """Return F - sum(rho |x|²), and per group the (d+1, K) sums of [1, x] weighted by pi."""
+        """Return F, and per group the (d+1, K) sums of [1, x] weighted by pi."""
         hard = math.isinf(beta)
         bits = LOG2E * (1.0 if hard else beta)
-        tables = []
-        for p in P:
-            table = torch.empty(self.d + 2, len(y), dtype=self.dtype, device=self.device)
-            table[0] = -bits * (p @ (y * y).sum(1))
-            table[1:-1] = (2 * bits) * (p @ y).T
-            table[-1] = 1
-            tables.append(table)
+        tables = self._tables(y, P, -bits)
         chunk = self._chunk_rows(len(y))
 
         def run(block: Block) -> Sums:
-            return self._collapsed_block(block, tables[block.group], chunk, hard, len(P))
+            return self._collapsed_block(block, tables, chunk, hard)
 
         log_partition, sums = add_over_blocks(run, self._blocks, self.device.type == "cpu")
-        return -log_partition / bits, sums
+        return self._square - log_partition / bits, sums
 
-    def _collapsed_block(
-        self, block: Block, table: Tensor, chunk: int, hard: bool, n_groups: int
-    ) -> Sums:
-        K = table.shape[1]
-        rows = min(chunk, block.hi - block.lo)
-        new = {"dtype": self.dtype, "device": self.device}
-        # Buffers are made once: fresh large allocations cost more than the arithmetic.
-        E = torch.empty(rows, K, **new)
-        weighted = torch.empty(rows, self.d + 1, **new)
-        z = torch.empty(rows, 1, **new)
-        part = torch.empty(self.d + 1, K, **new)
-        log_partition = torch.zeros((), dtype=torch.float64, device=self.device)
-        sums = torch.zeros(n_groups, self.d + 1, K, dtype=torch.float64, device=self.device)
-        for lo in range(block.lo, block.hi, chunk):
-            hi = min(lo + chunk, block.hi)
-            n = hi - lo
-            data, rho, e, zn = self._data[lo:hi], self._rho[lo:hi], E[:n], z[:n]
-            if hard:
-                torch.mm(data[:, :-1], table[:-1], out=e)
-                best, label = e.max(1, keepdim=True)
-                e.zero_().scatter_(1, label, 1.0)
-                torch.mul(data[:, :-1], rho, out=weighted[:n])
-                log_partition += (best * rho).sum(dtype=torch.float64)
-            else:
-                self._exponentials(data, table, e, zn)
-                torch.mul(data[:, :-1], rho / zn, out=weighted[:n])
-                # The log-partition, kept as the next pass's shift, is F's summand.
-                shift = data[:, -1:]
-                shift -= zn.log2_()
-                log_partition -= (shift * rho).sum(dtype=torch.float64)
-            torch.mm(weighted[:n].T, e, out=part)
-            sums[block.group] += part
-        return log_partition, sums
+    def _tables(self, y: Tensor, P: Tensor, factor: float = 1.0) -> Tensor:
+        """Return per group the (d+2, K) table: [1, x, shift] @ table = factor (D̄ - |x|²) + shift."""
+        tables = torch.ones(len(P), self.d + 2, len(y), dtype=self.dtype, device=self.device)
+        torch.mul(P @ (y * y).sum(1), factor, out=tables[:, 0])
+        torch.mul((P @ y).transpose(1, 2), -2 * factor, out=tables[:, 1:-1])
+        return tables
 
-    def _exponentials(self, data: Tensor, table: Tensor, e: Tensor, z: Tensor) -> None:
-        """Fill e with 2^(exponent + shift) and z with its row sums.
-
-        The shift in the last column of the data is the log-partition of the pass before, which
-        spares finding each row's maximum. Any shift gives the same result as long as nothing over-
-        or underflows; where it does, the maximum is used after all.
-        """
-        torch.mm(data, table, out=e)
-        e.clamp_(min=-self._lowest_bits).exp2_()
-        torch.sum(e, 1, keepdim=True, out=z)
+    def _collapsed_block(self, block: Block, tables: Tensor, chunk: int, hard: bool) -> Sums:
+        sums = torch.zeros(
+            len(tables), *tables[0, :-1].shape, dtype=torch.float64, device=self.device
+        )
+        rows = slice(block.lo, block.hi)
+        table, mine, rho = tables[block.group], sums[block.group], self._rho[rows]
+        if hard:
+            best = self._hard_sums(rows, table, chunk, mine)
+            return (best * rho).sum(dtype=torch.float64), sums
+        shift = self._data[rows, -1:]
+        z = self._soft_sums(rows, table, chunk, mine, shifted=True)
         low, high = torch.aminmax(z)
-        if 2.0**-SAFE_BITS < float(low) and float(high) < 2.0**SAFE_BITS:
-            return
-        torch.mm(data[:, :-1], table[:-1], out=e)
-        shift = data[:, -1:]
-        torch.neg(e.amax(1, keepdim=True), out=shift)
-        # Denormal numbers make every later product several times slower.
-        e.add_(shift).clamp_(min=-self._lowest_bits).exp2_()
-        torch.sum(e, 1, keepdim=True, out=z)
+        if not (2.0**-SAFE_BITS < float(low) and float(high) < 2.0**SAFE_BITS):
+            z = self._soft_sums(rows, table, chunk, mine.zero_(), shifted=False)
+        # The log-partition is F's summand, and the shift of the next pass.
+        shift -= z.log2_()
+        return -(shift * rho).sum(dtype=torch.float64), sums
+
+    def _soft_sums(
+        self, rows: slice, table: Tensor, chunk: int, sums: Tensor, shifted: bool
+    ) -> Tensor:
+        """Add the sums of [1, x] weighted by pi; return the partition of each row over 2^-shift.
+
+        With ``shifted`` the shift in the last column of the data is the log-partition of the pass
+        before, which spares finding each row's maximum. Any shift gives the same result as long as
+        nothing over- or underflows; otherwise each row's maximum becomes the shift.
+        """
+        n, K = rows.stop - rows.start, table.shape[1]
+        E, W, Z, ratio, part = _buffers(min(chunk, n), n, K, self.d, self.dtype, self.device)
+        clamp = not (shifted and flushes_denormals())
+        for lo in range(rows.start, rows.stop, chunk):
+            hi = min(lo + chunk, rows.stop)
+            data, e, w, r = self._data[lo:hi], E[: hi - lo], W[: hi - lo], ratio[: hi - lo]
+            z = Z[lo - rows.start : hi - rows.start]
+            if shifted:
+                torch.mm(data, table, out=e)
+            else:
+                torch.mm(data[:, :-1], table[:-1], out=e)
+                torch.neg(e.amax(1, keepdim=True), out=data[:, -1:])
+                e.add_(data[:, -1:])
+            if clamp:
+                e.clamp_(min=-self._lowest * LOG2E)
+            e.exp2_()
+            torch.sum(e, 1, keepdim=True, out=z)
+            torch.div(self._rho[lo:hi], z, out=r)
+            torch.mul(data[:, :-1], r, out=w)
+            sums += torch.mm(w.T, e, out=part)
+        return Z
+
+    def _hard_sums(self, rows: slice, table: Tensor, chunk: int, sums: Tensor) -> Tensor:
+        """Add the sums of [1, x] over the best prescriptions; return each row's best exponent."""
+        best = torch.empty(rows.stop - rows.start, 1, dtype=self.dtype, device=self.device)
+        for lo in range(rows.start, rows.stop, chunk):
+            hi = min(lo + chunk, rows.stop)
+            points = self._data[lo:hi, :-1]
+            e = points @ table[:-1]
+            top, label = e.max(1, keepdim=True)
+            best[lo - rows.start : hi - rows.start] = top
+            sums += (points * self._rho[lo:hi]).T @ e.zero_().scatter_(1, label, 1.0)
+        return best
 
     @property
-    def _lowest_bits(self) -> float:
-        return 115.0 if self.dtype == torch.float32 else 1000.0
+    def _lowest(self) -> float:
+        """Exponents are kept above minus this: denormals make later products much slower."""
+        return LOWEST_EXPONENT[self.dtype]
 
     def _sum_general(self, y: Tensor, beta: float, want: str) -> Sums:
         chunk = self._chunk_rows(len(y))
 
         def run(block: Block) -> Sums:
-            total: Sums | None = None
-            for lo in range(block.lo, block.hi, chunk):
-                hi = min(lo + chunk, block.hi)
-                part = self._general_chunk(slice(lo, hi), block.group, y, beta, want)
-                total = part if total is None else tuple(map(torch.add, total, part))
-            assert total is not None
-            return total
+            return add_up(
+                self._general_chunk(slice(lo, min(lo + chunk, block.hi)), block.group, y, beta, want)
+                for lo in range(block.lo, block.hi, chunk)
+            )
 
         return add_over_blocks(run, self._blocks, self.device.type == "cpu")
 
-    def _general_chunk(
-        self, rows: slice, group: int, y: Tensor, beta: float, want: str
-    ) -> Sums:
+    def _general_chunk(self, rows: slice, group: int, y: Tensor, beta: float, want: str) -> Sums:
         rho = self._rho[rows]
         with torch.set_grad_enabled(want == "gradient"):
             y = y.detach().requires_grad_(want == "gradient")
@@ -403,41 +464,42 @@ class Problem:
             pi, energy = _gibbs(expected.detach(), beta)
             W = pi * rho
             F = (energy * rho).sum(dtype=torch.float64)
-            if want == "summary":
-                E = expected.detach()
-                soft = (W * E).sum(dtype=torch.float64)
-                hard = (E.amin(1, keepdim=True) * rho).sum(dtype=torch.float64)
-                entropy = -(torch.xlogy(pi, pi) * rho).sum(dtype=torch.float64)
-                return F, soft, hard, entropy, W.sum(0, dtype=torch.float64)
             if want == "moments":
                 R = transition.realized(W)
-                x = self._data[rows, 1:-1]
-                return F, R.sum(0, dtype=torch.float64), (R.T @ x).double()
+                return F, R.sum(0, dtype=torch.float64), (R.T @ chunk.X).double()
         (gradient,) = torch.autograd.grad(expected, y, W)
         return F, gradient.double()
 
+    def _expected(
+        self, rows: slice, group: int, y: Tensor, tables: Tensor | None = None
+    ) -> Tensor:
+        """Return D̄ of a chunk, (n, K)."""
+        if not self._collapses:
+            chunk, transition = self._chunk(rows, group, y)
+            return transition.expected(chunk.D)
+        if tables is None:
+            tables = self._tables(y, self.autonomy.shared(y, self.cost))
+        points = self._data[rows, :-1]
+        square = (points[:, 1:] * points[:, 1:]).sum(1, keepdim=True)
+        return (points @ tables[group, :-1]).add_(square).clamp_(min=0)
+
     def _chunk(self, rows: slice, group: int, y: Tensor) -> tuple[Chunk, Transition]:
         x = self._data[rows, 1:-1]
-        origin = torch.as_tensor(self.origin, dtype=self.dtype, device=self.device)
         # Only FixedAutonomy reorders entities, and it does not ask for row numbers.
-        chunk = Chunk(x, origin, self.cost.pairwise(x, y), rows, group)
+        chunk = Chunk(x, self._origin.to(self.dtype), self.cost.pairwise(x, y), rows, group)
         return chunk, self.autonomy.transition(chunk, y, self.cost)
 
-    def _rows(self, Y: Any, fn: Any) -> FloatArray:
-        """Fill an array with one row of ``fn(chunk, transition)`` per entity."""
+    def _rows(self, Y: Any, fn: Callable[[slice, int, Tensor], Tensor]) -> np.ndarray:
+        """Return one row per entity of what ``fn(rows, group, y)`` gives for chunks."""
         y = self._local(self.centers(Y))
-        rows = self._chunk_rows(len(y))
-        out: FloatArray | None = None
+        step = self._chunk_rows(len(y))
         with torch.no_grad():
-            for block in self._blocks:
-                for lo in range(block.lo, block.hi, rows):
-                    piece = slice(lo, min(lo + rows, block.hi))
-                    values = fn(*self._chunk(piece, block.group, y)).cpu().numpy()
-                    if out is None:
-                        out = np.empty((self.n, values.shape[1]), dtype=values.dtype)
-                    out[piece if self._order is None else self._order[piece]] = values
-        assert out is not None
-        return out
+            parts = [
+                fn(slice(lo, min(lo + step, block.hi)), block.group, y).cpu()
+                for block in self._blocks
+                for lo in range(block.lo, block.hi, step)
+            ]
+        return self._unorder(torch.cat(parts).numpy())
 
     def _chunk_rows(self, K: int) -> int:
         if self.chunk_size is not None:
@@ -447,13 +509,28 @@ class Problem:
         return max(256, min(BLOCK_ROWS, numbers // K))
 
 
+_scratch = threading.local()
+
+
+def _buffers(
+    chunk: int, rows: int, K: int, d: int, dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, ...]:
+    """Return this thread's work space; fresh large allocations cost more than the arithmetic."""
+    key = (chunk, rows, K, d, dtype, device)
+    if getattr(_scratch, "key", None) != key:
+        shapes = (chunk, K), (chunk, d + 1), (rows, 1), (chunk, 1), (d + 1, K)
+        _scratch.buffers = tuple(torch.empty(s, dtype=dtype, device=device) for s in shapes)
+        _scratch.key = key
+    buffers: tuple[Tensor, ...] = _scratch.buffers
+    return buffers
+
+
 def _gibbs(expected: Tensor, beta: float) -> tuple[Tensor, Tensor]:
     """Return the policy and each entity's free energy (n, 1)."""
     least, label = expected.min(1, keepdim=True)
     if math.isinf(beta):
         return torch.zeros_like(expected).scatter_(1, label, 1.0), least
-    lowest = -80.0 if expected.dtype == torch.float32 else -690.0
-    e = torch.exp(((least - expected) * beta).clamp_min(lowest))
+    e = torch.exp(((least - expected) * beta).clamp_min(-LOWEST_EXPONENT[expected.dtype]))
     z = e.sum(1, keepdim=True)
     return e / z, least - torch.log(z) / beta
 

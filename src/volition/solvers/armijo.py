@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from volition.problem import Problem
+from volition.problem import Moments, Problem
 from volition.solvers.base import Solution, Status, relative_move
 
 
@@ -27,7 +27,7 @@ class Armijo:
     Examples
     --------
     >>> import numpy as np
-    >>> from volition.problem import Problem
+    >>> from volition.problem import Moments, Problem
     >>> from volition.solvers import Armijo
     >>> problem = Problem(np.array([[0.0], [1.0], [10.0], [11.0]]))
     >>> Y = problem.centers([[3.0], [8.0]])
@@ -57,7 +57,7 @@ class Armijo:
             found = self.descend(problem, Y, F, gradient, beta)
             if found is None:
                 return Solution(Y, F, n_iter, Status.STALLED, sigma)
-            new, sigma = found
+            new, sigma, _ = found
             move = relative_move(problem, new, Y)
             Y = new
             F, gradient = problem.value_and_gradient(Y, beta)
@@ -67,15 +67,16 @@ class Armijo:
 
     def descend(
         self, problem: Problem, Y: Tensor, F: float, gradient: Tensor, beta: float
-    ) -> tuple[Tensor, float] | None:
-        """Take one step by Armijo's rule; None if no step descends at this precision."""
+    ) -> tuple[Tensor, float, Moments] | None:
+        """Take one step by Armijo's rule: centres, step and sums; None if no step descends."""
         square = float((gradient * gradient).sum())
         sigma = self.step
         if sigma is None:
             sigma = len(Y) / 2 * problem.scale**2 / problem.cost_scale
         for _ in range(60):
             new = Y - sigma * gradient
-            if problem.moments(new, beta).free_energy - F <= -self.decrease * sigma * square:
-                return (new, sigma) if square > 0 else None
+            sums = problem.moments(new, beta)
+            if sums.free_energy - F <= -self.decrease * sigma * square:
+                return (new, sigma, sums) if square > 0 else None
             sigma *= self.shrink
         return None

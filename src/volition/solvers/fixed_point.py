@@ -64,15 +64,15 @@ class FixedPoint:
             if self._breaks_theorem(problem, sums.mass, ahead.mass) or self._rises(
                 problem, sums.free_energy, ahead.free_energy, beta
             ):
-                found = self.fallback.descend(
-                    problem, Y, *problem.value_and_gradient(Y, beta), beta
-                )
+                if problem.autonomy.depends_on_centers:
+                    gradient = problem.value_and_gradient(Y, beta)[1]
+                else:
+                    gradient = 2 * (mass * Y - sums.moment)
+                found = self.fallback.descend(problem, Y, sums.free_energy, gradient, beta)
                 if found is None:
-                    return Solution(
-                        Y, sums.free_energy, n_iter, Status.STALLED, step, handovers
-                    )
-                (new, step), handovers = found, handovers + 1
-                ahead = problem.moments(new, beta)
+                    return Solution(Y, sums.free_energy, n_iter, Status.STALLED, step, handovers)
+                new, step, ahead = found
+                handovers += 1
             move = relative_move(problem, new, Y)
             Y, sums = new, ahead
             if move <= tol:
