@@ -8,6 +8,7 @@ from volition.autonomy import (
     Passive,
 )
 from volition.estimators import AutonomyAwareClustering
+from volition.persistence import load_model, save_model
 
 __version__ = "0.1.0"
 
@@ -19,4 +20,6 @@ __all__ = [
     "FixedAutonomy",
     "Passive",
     "anneal",
+    "load_model",
+    "save_model",
 ]

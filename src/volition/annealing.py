@@ -175,8 +175,8 @@ def anneal(
         history: list[Record] = []
         path: list[FloatArray] = []
         status = Status.CONVERGED
-        beta: float | None = schedule.start(problem)
-        last = beta
+        last = schedule.start(problem)
+        beta: float | None = last
         while beta is not None:
             if history and deadline is not None and deadline():
                 status = Status.OUT_OF_TIME

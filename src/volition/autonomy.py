@@ -1,4 +1,4 @@
-"""How entities override prescriptions: models of p(k | j, i), contracted without an (n, K, K) tensor.
+"""How entities override prescriptions: models of p(k | j, i) that need no (n, K, K) tensor.
 
 The axis order is (entity i, prescribed j, realised k) everywhere. A model is asked for one of two
 things. ``shared`` gives p(k | j) when it does not depend on the entity: the kernel then collapses
@@ -410,7 +410,11 @@ class CallableAutonomy(Autonomy):
             )
         p = p.expand(n, K, K)
         wrong = (p.detach().sum(2) - 1).abs() > 1e-4
-        if bool(wrong.any()) or bool((p.detach() < 0).any()) or not bool(p.detach().sum().isfinite()):
+        if (
+            bool(wrong.any())
+            or bool((p.detach() < 0).any())
+            or not bool(p.detach().sum().isfinite())
+        ):
             rows = p.detach().cpu().double().numpy()
             try:
                 check_stochastic(rows, f"CallableAutonomy (entities counted from {first_row})")
@@ -461,7 +465,7 @@ class RowAutonomy(Autonomy):
 
     def check(self, n_clusters: int, n_samples: int | None = None) -> None:
         n, K = self.p.shape[:2]
-        if K != n_clusters or (n_samples is not None and n != n_samples):
+        if n_clusters != K or (n_samples is not None and n != n_samples):
             raise ValueError(
                 f"autonomy_proba has shape {self.p.shape}, expected "
                 f"({n if n_samples is None else n_samples}, {n_clusters}, {n_clusters}): "

@@ -65,7 +65,7 @@ def add_up(parts: Iterable[Sums]) -> Sums:
 
 @contextmanager
 def threads_for(n_blocks: int) -> Iterator[None]:
-    """Work on one thread while there is one block: small steps lose more by waiting than they win."""
+    """Use one thread while there is one block: small steps would only wait for each other."""
     before = torch.get_num_threads()
     if n_blocks > 1 or before == 1:
         yield

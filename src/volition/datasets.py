@@ -109,12 +109,12 @@ def load_utd19_london(path: Any, scale: bool = True) -> FloatArray:
 
     Examples
     --------
-    >>> import csv, os, tempfile
+    >>> import pathlib, tempfile
     >>> from volition.datasets import load_utd19_london
+    >>> lines = ["detid,citycode,long,lat", "a,london,-0.1,51.5", "b,london,0.1,51.4"]
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     file = os.path.join(folder, "detectors_public.csv")
-    ...     with open(file, "w") as stream:
-    ...         _ = stream.write("detid,citycode,long,lat\\na,london,-0.1,51.5\\nb,london,0.1,51.4\\n")
+    ...     file = pathlib.Path(folder, "detectors_public.csv")
+    ...     _ = file.write_text(chr(10).join(lines))
     ...     load_utd19_london(file).tolist()
     [[0.0, 1.0], [1.0, 0.0]]
     """

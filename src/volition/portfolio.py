@@ -1,10 +1,10 @@
 """``solver="auto"``: many starts, exact-gradient polishing, moving centres, and the best is kept.
 
-No single start is best everywhere. Annealing finds the coarse structure but may take a wrong branch;
-k-means starts are cheap and good when entities mostly obey; when they override to near centres, good
-solutions keep centres in twos and threes, which starts with fewer, doubled centres find. Whatever
-comes first is then improved by taking a centre away from where it is little missed and putting it
-where it helps most. Every start is polished by the exact gradient, and everything tried is reported.
+No single start is best everywhere. Annealing finds the coarse structure but may take a wrong
+branch; k-means starts are cheap and good when entities mostly obey; when they override to near
+centres, good solutions keep centres in twos and threes, which starts with fewer, doubled centres
+find. The best are then improved by taking a centre away from where it is little missed and putting
+it where it helps most. Every start is polished by the exact gradient, and all tries are reported.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -194,18 +195,15 @@ class Search:
 
     def _starts(self) -> Iterator[tuple[str, Callable[[], Any]]]:
         seeds = self.random_state.randint(np.iinfo(np.int32).max, size=self.n_init + 1)
-        yield "annealed", lambda: self._annealed(int(seeds[0]))
+        yield "annealed", partial(self._annealed, int(seeds[0]))
         for number, seed in enumerate(seeds[1:].tolist()):
             for share in (1, 2, 3):
                 size = max(1, round(self.n_clusters / share))
                 if share > 1 and size == self.n_clusters:
                     continue
-                yield (
-                    f"k-means with {size} distinct #{number}",
-                    lambda size=size, seed=seed: self._k_means(size, seed),
-                )
+                yield f"k-means with {size} distinct #{number}", partial(self._k_means, size, seed)
             if not isinstance(self.problem.autonomy, Passive):
-                yield f"continued from obedience #{number}", lambda s=seed: self._continued(s)
+                yield f"continued from obedience #{number}", partial(self._continued, seed)
 
     def _annealed(self, seed: int) -> AnnealingResult:
         work = self._work
@@ -260,7 +258,9 @@ class Search:
         """Return the free energy that counts: the distortion, when beta is infinite."""
         return problem.moments(Y, self.beta).free_energy
 
-    def polish(self, problem: Problem, Y: FloatArray, ladder: tuple[float, ...] = LADDER) -> FloatArray:
+    def polish(
+        self, problem: Problem, Y: FloatArray, ladder: tuple[float, ...] = LADDER
+    ) -> FloatArray:
         """Descend at rising betas up to the one that counts."""
         max_iter, tol = min(self.max_iter, 100), max(self.tol, 1e-4)
         for rung in ladder:
@@ -276,9 +276,7 @@ class Search:
     def _descend(
         self, problem: Problem, Y: FloatArray, beta: float, max_iter: int, tol: float
     ) -> FloatArray:
-        solution = Gradient().solve(
-            problem, problem.centers(Y), beta, max_iter=max_iter, tol=tol
-        )
+        solution = Gradient().solve(problem, problem.centers(Y), beta, max_iter=max_iter, tol=tol)
         self.n_iter += solution.n_iter
         return solution.centers.cpu().numpy()
 
@@ -343,7 +341,7 @@ class Search:
             Z[[k, j]] = Y[[j, k]]
             return Z
 
-        kinds = [join, split] if work_is_symmetric(screen) else [join, split, swap]
+        kinds = [join, split] if screen.autonomy.interchangeable else [join, split, swap]
         givers = takers = np.arange(K)
         if K * K > PAIRS:
             side = math.isqrt(PAIRS)
@@ -371,11 +369,6 @@ class Search:
             if len(distinct) == RUNNERS:
                 break
         return distinct
-
-
-def work_is_symmetric(problem: Problem) -> bool:
-    """Whether exchanging two centres changes nothing."""
-    return problem.autonomy.interchangeable
 
 
 def canonical_order(problem: Problem) -> np.ndarray:

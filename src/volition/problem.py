@@ -4,14 +4,15 @@ All sums run through one additive kernel, block by block and chunk by chunk, so 
 bounded and the same few (K, d) numbers can come from a batch, a file or another machine. Two forms
 of the kernel exist. When the cost is squared Euclidean and p(k | j) does not depend on the entity,
 autonomy is folded into the centres (`_collapsed_block`): D̄ = |x|² - 2 x·(PY)ᵀ + P|y|². Otherwise
-costs are averaged chunk by chunk (`_general_block`).
+costs are averaged chunk by chunk (`_general_chunk`).
 
-``beta = inf`` is allowed everywhere: the policy is then hard, and the free energy is the distortion.
+``beta = inf`` is allowed everywhere: the policy is then hard, the free energy is the distortion.
 """
 
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 import threading
 from collections.abc import Callable
@@ -120,7 +121,7 @@ class Problem:
             edges = np.searchsorted(codes[self._order], np.arange(codes.max() + 2))
             self._blocks = [
                 block
-                for g, (lo, hi) in enumerate(zip(edges, edges[1:], strict=False))
+                for g, (lo, hi) in enumerate(itertools.pairwise(edges))
                 for block in _cut(int(lo), int(hi), g)
             ]
         self._fill(X, weight)
@@ -287,7 +288,9 @@ class Problem:
 
             def run(block: Block) -> Sums:
                 parts = (
-                    self._state_of_chunk(slice(lo, min(lo + step, block.hi)), block, y, tables, beta, out)
+                    self._state_of_chunk(
+                        slice(lo, min(lo + step, block.hi)), block, y, tables, beta, out
+                    )
                     for lo in range(block.lo, block.hi, step)
                 )
                 return add_up(parts)
@@ -371,7 +374,7 @@ class Problem:
         return self._square - log_partition / bits, sums
 
     def _tables(self, y: Tensor, P: Tensor, factor: float = 1.0) -> Tensor:
-        """Return per group the (d+2, K) table: [1, x, shift] @ table = factor (D̄ - |x|²) + shift."""
+        """Return per group a (d+2, K) table: [1, x, shift] @ table = factor (D̄ - |x|²) + shift."""
         tables = torch.ones(len(P), self.d + 2, len(y), dtype=self.dtype, device=self.device)
         torch.mul(P @ (y * y).sum(1), factor, out=tables[:, 0])
         torch.mul((P @ y).transpose(1, 2), -2 * factor, out=tables[:, 1:-1])
@@ -389,7 +392,7 @@ class Problem:
         shift = self._data[rows, -1:]
         z = self._soft_sums(rows, table, chunk, mine, shifted=True)
         low, high = torch.aminmax(z)
-        if not (2.0**-SAFE_BITS < float(low) and float(high) < 2.0**SAFE_BITS):
+        if not (float(low) > 2.0**-SAFE_BITS and float(high) < 2.0**SAFE_BITS):
             z = self._soft_sums(rows, table, chunk, mine.zero_(), shifted=False)
         # The log-partition is F's summand, and the shift of the next pass.
         shift -= z.log2_()
@@ -448,7 +451,9 @@ class Problem:
 
         def run(block: Block) -> Sums:
             return add_up(
-                self._general_chunk(slice(lo, min(lo + chunk, block.hi)), block.group, y, beta, want)
+                self._general_chunk(
+                    slice(lo, min(lo + chunk, block.hi)), block.group, y, beta, want
+                )
                 for lo in range(block.lo, block.hi, chunk)
             )
 
@@ -470,9 +475,7 @@ class Problem:
         (gradient,) = torch.autograd.grad(expected, y, W)
         return F, gradient.double()
 
-    def _expected(
-        self, rows: slice, group: int, y: Tensor, tables: Tensor | None = None
-    ) -> Tensor:
+    def _expected(self, rows: slice, group: int, y: Tensor, tables: Tensor | None = None) -> Tensor:
         """Return D̄ of a chunk, (n, K)."""
         if not self._collapses:
             chunk, transition = self._chunk(rows, group, y)
@@ -541,4 +544,4 @@ def _cut(lo: int, hi: int, group: int) -> list[Block]:
         return []
     n_blocks = -(-(hi - lo) // BLOCK_ROWS)
     edges = np.linspace(lo, hi, n_blocks + 1).astype(int).tolist()
-    return [Block(a, b, group) for a, b in zip(edges, edges[1:], strict=False)]
+    return [Block(a, b, group) for a, b in itertools.pairwise(edges)]

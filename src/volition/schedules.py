@@ -71,11 +71,9 @@ class Geometric:
                 raise ValueError(f"{name} must be a positive finite number, got {value!r}.")
         if not 1 < self.tau < math.inf:
             raise ValueError(f"tau must be a finite number above 1, got {self.tau!r}.")
-        if self.beta_min is not None and self.beta_max is not None:
-            if self.beta_max < self.beta_min:
-                raise ValueError(
-                    f"beta_max={self.beta_max!r} must not be below beta_min={self.beta_min!r}."
-                )
+        low, high = self.beta_min, self.beta_max
+        if low is not None and high is not None and high < low:
+            raise ValueError(f"beta_max={high!r} must not be below beta_min={low!r}.")
 
     def start(self, problem: Problem) -> float:
         first = first_beta(problem) if self.beta_min is None else self.beta_min

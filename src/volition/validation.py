@@ -110,8 +110,7 @@ def check_centers(Y: Any, n_features: int, name: str = "centers") -> NDArray[np.
     Y = np.array(Y, dtype=np.float64)
     if Y.ndim != 2 or len(Y) == 0 or Y.shape[1] != n_features:
         raise ValueError(
-            f"{name} must have shape (n_clusters, {n_features}), one row per centre, "
-            f"got {Y.shape}."
+            f"{name} must have shape (n_clusters, {n_features}), one row per centre, got {Y.shape}."
         )
     check_finite(Y, name)
     return Y

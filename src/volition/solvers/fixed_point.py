@@ -77,9 +77,7 @@ class FixedPoint:
             Y, sums = new, ahead
             if move <= tol:
                 return Solution(Y, sums.free_energy, n_iter, Status.CONVERGED, step, handovers)
-        return Solution(
-            Y, sums.free_energy, max_iter, Status.OUT_OF_ITERATIONS, step, handovers
-        )
+        return Solution(Y, sums.free_energy, max_iter, Status.OUT_OF_ITERATIONS, step, handovers)
 
     def _breaks_theorem(self, problem: Problem, before: Tensor, after: Tensor) -> bool:
         return bool((after >= self.growth * before).logical_and(before > 0).any())

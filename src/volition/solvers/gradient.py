@@ -51,7 +51,7 @@ class Gradient:
             nonlocal best
             centers = origin + length * u.reshape(shape)
             F, gradient = problem.value_and_gradient(centers, beta)
-            if F < best[0]:
+            if best[0] > F:
                 best = (F, centers)
             return F / cost, gradient.cpu().numpy().ravel() * (length / cost)
 
@@ -63,7 +63,9 @@ class Gradient:
             "ftol": max(tol * tol, rounding),
             "gtol": tol * 1e-2,
         }
-        out = minimize(objective, np.zeros(origin.size), jac=True, method="L-BFGS-B", options=options)
+        out = minimize(
+            objective, np.zeros(origin.size), jac=True, method="L-BFGS-B", options=options
+        )
         status = Status.CONVERGED
         if out.status == 1:
             status = Status.OUT_OF_ITERATIONS

@@ -1,0 +1,313 @@
+"""The command line: ``volition demo`` and ``volition fit``."""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from pathlib import Path
+from time import perf_counter
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.table import Table as RichTable
+
+import volition
+from volition.autonomy import Autonomy, DistanceAutonomy, FixedAutonomy, Passive
+from volition.costs import METRICS
+from volition.datasets import load_four_groups
+from volition.estimators import AutonomyAwareClustering
+from volition.metrics import distortion
+from volition.persistence import save_model
+from volition.tables import (
+    Table,
+    check_writable,
+    output_folder,
+    read_matrix,
+    read_table,
+    write_csv,
+)
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Autonomy-aware clustering: place centres, and tell entities that may override you which "
+    "one to use.",
+)
+
+
+def _version(value: bool) -> None:
+    if value:
+        print(f"volition {volition.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+Out = Annotated[Path, typer.Option("--out", help="Folder for the results; made if missing.")]
+Seed = Annotated[int, typer.Option("--seed", help="Seed of everything random.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar.")]
+
+
+@app.command()
+def demo(
+    out: Out = Path("volition-demo"),
+    kappa: Annotated[float, typer.Option(help="How often entities override, 0 to 1.")] = 0.3,
+    temperature: Annotated[
+        float, typer.Option(help="How freely they choose: small = the nearest, large = any.")
+    ] = 0.01,
+    seed: Seed = 0,
+    quiet: Quiet = False,
+) -> None:
+    """Solve the paper's small data set: 1800 entities, 4 centres, 30 % of prescriptions ignored."""
+    autonomy = DistanceAutonomy(kappa, temperature=temperature)
+    check_writable(out)
+    bunch = load_four_groups()
+    table = Table(["x", "y"], bunch.data, None, None)
+    model = AutonomyAwareClustering(4, autonomy=autonomy, random_state=seed)
+    _run(model, table, out, quiet, source="the four groups of the paper's figure 1")
+
+
+@app.command()
+def fit(
+    file: Annotated[Path, typer.Argument(help="Table of entities: CSV with a header, or Parquet.")],
+    clusters: Annotated[int, typer.Option("--clusters", "-k", help="Number of centres K.")],
+    columns: Annotated[
+        str | None,
+        typer.Option(help="Columns with the entities' coordinates, as a,b,c. Default: all."),
+    ] = None,
+    weight: Annotated[str | None, typer.Option(help="Column with the entities' weights.")] = None,
+    id_column: Annotated[
+        str | None, typer.Option("--id", help="Column that names the entities in the results.")
+    ] = None,
+    kappa: Annotated[
+        float | None,
+        typer.Option(help="Probability that an entity overrides its prescription, 0 to 1."),
+    ] = None,
+    gamma: Annotated[
+        float | None,
+        typer.Option(help="When overriding: weight of the distance entity to alternative [0]."),
+    ] = None,
+    zeta: Annotated[
+        float | None,
+        typer.Option(help="When overriding: weight of the distance prescribed to alternative [1]."),
+    ] = None,
+    temperature: Annotated[
+        float | None,
+        typer.Option(
+            help="When overriding: small = the nearest alternative, large = any. In units of the "
+            "cost (squared units of the columns, for the default metric) [1]."
+        ),
+    ] = None,
+    autonomy: Annotated[
+        Path | None,
+        typer.Option(
+            help="Instead of kappa etc.: CSV without header, K rows of K probabilities; row j says "
+            "where entities go that are prescribed j."
+        ),
+    ] = None,
+    metric: Annotated[
+        str,
+        typer.Option(
+            help=f"Cost: {', '.join(METRICS)}. The last two take columns latitude,longitude in "
+            "degrees and give kilometres, or kilometres squared."
+        ),
+    ] = "sqeuclidean",
+    solver: Annotated[str, typer.Option(help="auto, fixed_point, armijo or gradient.")] = "auto",
+    time_budget: Annotated[
+        float | None, typer.Option(help="Seconds after which the best so far is kept.")
+    ] = None,
+    out: Out = Path("volition-results"),
+    seed: Seed = 0,
+    quiet: Quiet = False,
+) -> None:
+    """Place K centres and prescribe one to every entity of a table.
+
+    Writes centers.csv, assignments.csv, summary.json, clusters.png and model.safetensors, and says
+    what ignoring autonomy would have cost.
+    """
+    check_writable(out)
+    names = [name.strip() for name in columns.split(",")] if columns else None
+    table = read_table(file, names, weight, id_column)
+    model = AutonomyAwareClustering(
+        clusters,
+        autonomy=_autonomy(kappa, gamma, zeta, temperature, autonomy),
+        metric=metric,
+        solver=solver,
+        time_budget=time_budget,
+        random_state=seed,
+    )
+    _run(model, table, out, quiet, source=str(file))
+
+
+def _autonomy(
+    kappa: float | None,
+    gamma: float | None,
+    zeta: float | None,
+    temperature: float | None,
+    file: Path | None,
+) -> Autonomy:
+    shape = {"gamma": gamma, "zeta": zeta, "temperature": temperature}
+    given = {name: value for name, value in shape.items() if value is not None}
+    if file is not None:
+        if kappa is not None or given:
+            raise ValueError("Give --autonomy or --kappa (with --gamma, --zeta, ...), not both.")
+        return FixedAutonomy(read_matrix(file))
+    if kappa is None:
+        if given:
+            raise ValueError(f"--{next(iter(given))} needs --kappa, the probability to override.")
+        return Passive()
+    return DistanceAutonomy(kappa, **given)
+
+
+def _run(model: AutonomyAwareClustering, table: Table, out: Path, quiet: bool, source: str) -> None:
+    X, weight = table.values, table.weight
+    console = Console(highlight=False, soft_wrap=True)
+    if not quiet and sys.stdout.isatty():
+        from sklearn.callback import ProgressBar
+
+        model.set_callbacks(ProgressBar())
+    began = perf_counter()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model.fit(X, sample_weight=weight)
+        seconds = perf_counter() - began
+        model.set_callbacks()
+        ignoring = AutonomyAwareClustering(
+            model.n_clusters,
+            metric=model.metric,
+            solver=model.solver,
+            time_budget=model.time_budget,
+            random_state=model.random_state,
+        ).fit(X, sample_weight=weight)
+    ignored = distortion(
+        X,
+        ignoring.cluster_centers_,
+        model.autonomy,
+        ignoring.labels_,
+        metric=model.metric,
+        sample_weight=weight,
+    )
+    summary = _summary(model, table, source, seconds, ignored)
+    with output_folder(out) as folder:
+        _write_results(model, ignoring, table, summary, folder)
+    _print(console, summary, out)
+    for message in dict.fromkeys(str(w.message) for w in caught):
+        console.print(f"[yellow]Warning:[/] {message}")
+
+
+def _summary(
+    model: AutonomyAwareClustering, table: Table, source: str, seconds: float, ignored: float
+) -> dict[str, Any]:
+    excess = 100 * (ignored / model.distortion_ - 1) if model.distortion_ > 0 else None
+    return {
+        "volition": volition.__version__,
+        "source": source,
+        "n_entities": len(table.values),
+        "columns": table.columns,
+        "n_clusters": model.n_clusters,
+        "metric": model.metric,
+        "autonomy": repr(model.autonomy),
+        "distortion": model.distortion_,
+        "distortion_if_autonomy_is_ignored": ignored,
+        "excess_cost_percent_if_ignored": excess,
+        "solver": model.solver,
+        "kept": model.winner_,
+        "status": model.status_,
+        "beta": model.beta_,
+        "seconds": round(seconds, 3),
+        "seed": model.random_state,
+        "tried": [candidate._asdict() for candidate in model.candidates_],
+    }
+
+
+def _write_results(
+    model: AutonomyAwareClustering,
+    ignoring: AutonomyAwareClustering,
+    table: Table,
+    summary: dict[str, Any],
+    folder: Path,
+) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from volition.plotting import plot_comparison
+
+    X, K = table.values, model.n_clusters
+    realized = model.predict_realized(X)
+    weight = np.ones(len(X)) if table.weight is None else table.weight
+    prescribed = np.bincount(model.labels_, weights=weight, minlength=K) / weight.sum()
+    used = weight @ realized / weight.sum()
+    write_csv(
+        folder / "centers.csv",
+        ["cluster", *table.columns, "share_prescribed", "share_realized"],
+        (
+            [k, *map(float, model.cluster_centers_[k]), float(prescribed[k]), float(used[k])]
+            for k in range(K)
+        ),
+    )
+    ids = range(len(X)) if table.ids is None else table.ids
+    write_csv(
+        folder / "assignments.csv",
+        ["entity", "prescribed", "probability", *(f"realized_{k}" for k in range(K))],
+        (
+            [name, int(label), float(f"{policy[label]:.6g}"), *(float(f"{p:.6g}") for p in row)]
+            for name, label, policy, row in zip(
+                ids, model.labels_, model.policy_, realized, strict=True
+            )
+        ),
+    )
+    (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    model.feature_names_in_ = np.array(table.columns, dtype=object)
+    save_model(model, folder / "model.safetensors")
+    del model.feature_names_in_  # the arrays plotted below have no names
+    figure = plot_comparison(
+        model, ignoring, X, sample_weight=table.weight, caption=f"{summary['autonomy']}, K = {K}"
+    )
+    for ax in figure.axes:
+        names = table.columns if "haversine" not in model.metric else table.columns[::-1]
+        if len(names) == 2:
+            ax.set(xlabel=names[0], ylabel=names[1])
+    figure.savefig(folder / "clusters.png", dpi=140)
+
+
+def _print(console: Console, summary: dict[str, Any], out: Path) -> None:
+    unit = {"haversine": " (km)", "sqhaversine": " (km²)"}.get(summary["metric"], "")
+    console.print(
+        f"{summary['n_entities']} entities, {summary['n_clusters']} centres, "
+        f"{summary['autonomy']}; {summary['seconds']:.1f} s, {summary['status']}."
+    )
+    table = RichTable(box=None, pad_edge=False)
+    table.add_column("placement")
+    table.add_column(f"cost per entity{unit}", justify="right")
+    table.add_column("more than ours", justify="right")
+    table.add_row("autonomy known", f"{summary['distortion']:.6g}", "")
+    excess = summary["excess_cost_percent_if_ignored"]
+    table.add_row(
+        "autonomy ignored",
+        f"{summary['distortion_if_autonomy_is_ignored']:.6g}",
+        "" if excess is None else f"{excess:+.2f} %",
+    )
+    console.print(table)
+    files = "centers.csv, assignments.csv, summary.json, clusters.png, model.safetensors"
+    console.print(f"Results in {out}/: {files}")
+
+
+def main() -> None:
+    """Run the command line; a bad input is one sentence and exit code 2."""
+    try:
+        app()
+    except (ValueError, OSError) as error:
+        message = " ".join(str(error).split())
+        print(f"volition: {message}", file=sys.stderr)
+        raise SystemExit(2) from None

@@ -1,0 +1,235 @@
+"""Save and load fitted models: JSON and tensors in one safetensors file, nothing executable."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from volition.annealing import Record, Transition
+from volition.autonomy import (
+    Autonomy,
+    CallableAutonomy,
+    DistanceAutonomy,
+    FixedAutonomy,
+    Passive,
+)
+from volition.costs import CallableCost, resolve_cost
+from volition.estimators import AutonomyAwareClustering
+from volition.portfolio import Candidate
+from volition.schedules import Explicit, Geometric
+from volition.solvers import Armijo, FixedPoint, Gradient
+
+FORMAT = "volition-model"
+VERSION = 1
+
+_ARRAYS = ("cluster_centers_", "labels_", "policy_", "betas_")
+_SCALARS = (
+    "distortion_",
+    "free_energy_",
+    "beta_",
+    "winner_",
+    "n_iter_",
+    "converged_",
+    "status_",
+    "n_features_in_",
+)
+_RECORDS: dict[str, Any] = {
+    "history_": Record,
+    "transitions_": Transition,
+    "candidates_": Candidate,
+}
+#: parameter objects that are saved by name and fields
+_OBJECTS: dict[str, Any] = {
+    cls.__name__: cls
+    for cls in (DistanceAutonomy, Geometric, Explicit, Armijo, FixedPoint, Gradient)
+}
+
+
+def save_model(model: AutonomyAwareClustering, path: Any) -> Path:
+    """Write a fitted model to one file.
+
+    The file appears complete or not at all. A model whose metric or autonomy is a Python function
+    can be saved; the function itself is not, and must be given to :func:`load_model` again.
+
+    Parameters
+    ----------
+    model : AutonomyAwareClustering
+        A fitted model.
+    path : path
+        Where to write; by custom ending in ``.safetensors``.
+
+    Returns
+    -------
+    Path
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> from volition import AutonomyAwareClustering, load_model, save_model
+    >>> model = AutonomyAwareClustering(2, random_state=0).fit([[0.0], [1.0], [10.0]])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = save_model(model, os.path.join(folder, "model.safetensors"))
+    ...     load_model(file).predict([[9.0]]).tolist()
+    [1]
+    """
+    if not hasattr(model, "cluster_centers_"):
+        raise ValueError("Only a fitted model can be saved; call fit first.")
+    tensors: dict[str, np.ndarray] = {}
+    params = {
+        name: _encode(value, f"param.{name}", tensors)
+        for name, value in model.get_params(deep=False).items()
+    }
+    fitted: dict[str, Any] = {name: getattr(model, name) for name in _SCALARS}
+    for name in _RECORDS:
+        fitted[name] = [list(record) for record in getattr(model, name)]
+    if hasattr(model, "feature_names_in_"):
+        fitted["feature_names_in_"] = list(model.feature_names_in_)
+    for name in _ARRAYS:
+        tensors[name] = np.ascontiguousarray(getattr(model, name))
+    header = {
+        "format": FORMAT,
+        "version": VERSION,
+        "class": type(model).__name__,
+        "params": params,
+        "fitted": fitted,
+    }
+    return _write(Path(path), tensors, json.dumps(header))
+
+
+def _write(path: Path, tensors: dict[str, np.ndarray], header: str) -> Path:
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    os.close(handle)
+    try:
+        save_file(tensors, name, metadata={"volition": header})
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(name, 0o666 & ~umask)
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise
+    return path
+
+
+def load_model(path: Any, *, autonomy: Any = None, metric: Any = None) -> AutonomyAwareClustering:
+    """Read a model that :func:`save_model` wrote. Nothing in the file is executed.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+    autonomy : CallableAutonomy, optional
+        Needed if the saved model's autonomy is a Python function.
+    metric : callable or Cost, optional
+        Needed if the saved model's metric is a Python function.
+
+    Returns
+    -------
+    AutonomyAwareClustering
+
+    Examples
+    --------
+    See :func:`save_model`.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"No such file: {path}.")
+    try:
+        with safe_open(str(path), framework="numpy") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        header = json.loads(metadata["volition"])
+    except (SafetensorError, KeyError, ValueError) as error:
+        raise ValueError(f"{path} is not a model saved by volition ({error}).") from None
+    if header.get("format") != FORMAT or header.get("version") != VERSION:
+        raise ValueError(
+            f"{path} has format {header.get('format')!r}, version {header.get('version')!r}; "
+            f"this release reads {FORMAT!r}, version {VERSION}."
+        )
+    params = {
+        name: _decode(value, name, tensors, {"autonomy": autonomy, "metric": metric}.get(name))
+        for name, value in header["params"].items()
+    }
+    model = AutonomyAwareClustering(**params)
+    fitted = header["fitted"]
+    for name in _SCALARS:
+        setattr(model, name, fitted[name])
+    for name, cls in _RECORDS.items():
+        setattr(model, name, [cls(*values) for values in fitted[name]])
+    if "feature_names_in_" in fitted:
+        model.feature_names_in_ = np.array(fitted["feature_names_in_"], dtype=object)
+    for name in _ARRAYS:
+        setattr(model, name, tensors[name])
+    model._n_features_out = len(model.cluster_centers_)
+    return model
+
+
+def _encode(value: Any, key: str, tensors: dict[str, np.ndarray]) -> Any:
+    """Turn a constructor parameter into JSON, putting arrays aside."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, np.integer | np.floating):
+        return value.item()
+    if isinstance(value, np.random.RandomState | np.random.Generator):
+        return None  # a generator's state belongs to the run, not to the model
+    if isinstance(value, FixedAutonomy):
+        tensors[key] = value.matrix
+        if value.labels is not None and not all(isinstance(v, str | int) for v in value.labels):
+            raise ValueError(
+                "Group labels of FixedAutonomy must be strings or integers to be saved, got "
+                f"{value.labels}."
+            )
+        return {"kind": "FixedAutonomy", "tensor": key, "labels": value.labels}
+    if isinstance(value, Passive):
+        return {"kind": "Passive"}
+    name = type(value).__name__
+    if name in _OBJECTS and type(value) is _OBJECTS[name]:
+        fields = {f: _encode(v, f"{key}.{f}", tensors) for f, v in vars(value).items()}
+        return {"kind": name, "fields": fields}
+    if isinstance(value, Autonomy | CallableCost) or callable(value):
+        return {"kind": "function"}
+    if hasattr(value, "pairwise"):
+        return value.name
+    if isinstance(value, list | tuple) and all(isinstance(v, int | float) for v in value):
+        return {"kind": "list", "values": list(value)}
+    if hasattr(value, "__array__"):
+        tensors[key] = np.ascontiguousarray(value)
+        return {"kind": "array", "tensor": key}
+    raise ValueError(f"The parameter {key.removeprefix('param.')}={value!r} cannot be saved.")
+
+
+def _decode(value: Any, name: str, tensors: dict[str, np.ndarray], given: Any = None) -> Any:
+    if not isinstance(value, dict):
+        return value
+    kind = value["kind"]
+    if kind == "function":
+        if given is None:
+            raise ValueError(
+                f"The model was fitted with a Python function as {name}, which is not stored in "
+                f"the file; give it as load_model(path, {name}=...)."
+            )
+        return resolve_cost(given) if name == "metric" else _autonomy(given)
+    if kind == "FixedAutonomy":
+        matrix, labels = tensors[value["tensor"]], value["labels"]
+        return FixedAutonomy(matrix if labels is None else dict(zip(labels, matrix, strict=True)))
+    if kind == "Passive":
+        return Passive()
+    if kind == "list":
+        return value["values"]
+    if kind == "array":
+        return tensors[value["tensor"]]
+    if kind in _OBJECTS:
+        fields = {f: _decode(v, f, tensors) for f, v in value["fields"].items()}
+        return _OBJECTS[kind](**fields)
+    raise ValueError(f"The file holds a {kind!r} for {name}, which this release does not know.")
+
+
+def _autonomy(given: Any) -> Autonomy:
+    return given if isinstance(given, Autonomy) else CallableAutonomy(given)

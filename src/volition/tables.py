@@ -1,0 +1,208 @@
+"""Tables in (CSV, Parquet) and results out, each complete or not at all."""
+
+from __future__ import annotations
+
+import csv
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from volition.validation import FloatArray
+
+
+@dataclass
+class Table:
+    """Numbers chosen from a file."""
+
+    columns: list[str]
+    values: FloatArray  # (n, len(columns))
+    weight: FloatArray | None
+    ids: list[str] | None
+
+
+def read_table(
+    path: Path,
+    columns: Sequence[str] | None = None,
+    weight: str | None = None,
+    id_column: str | None = None,
+) -> Table:
+    """Read the columns that hold entities, and where given their weight and identifier.
+
+    Parameters
+    ----------
+    path : Path
+        A CSV file with a header line (comma, semicolon or tab) or a Parquet file.
+    columns : list of str, optional
+        By default all but ``weight`` and ``id_column``.
+    weight, id_column : str, optional
+        Names of those columns.
+
+    Returns
+    -------
+    Table
+    """
+    if not path.exists():
+        raise ValueError(f"No such file: {path}.")
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder; a CSV or Parquet file is needed.")
+    read = _read_parquet if path.suffix.lower() in (".parquet", ".pq") else _read_csv
+    header, cells = read(path)
+    for name in [*(columns or []), *filter(None, (weight, id_column))]:
+        if name not in header:
+            raise ValueError(f"{path} has no column '{name}'; it has {', '.join(header)}.")
+    others = {weight, id_column}
+    chosen = list(columns) if columns else [name for name in header if name not in others]
+    if not chosen:
+        raise ValueError(f"{path} has no column left for the entities.")
+    if len(next(iter(cells.values()))) == 0:
+        raise ValueError(f"{path} has a header but no rows.")
+    first_line = 2 if read is _read_csv else 1
+    values = np.column_stack([_numbers(cells[c], c, path, first_line) for c in chosen])
+    return Table(
+        chosen,
+        values,
+        None if weight is None else _numbers(cells[weight], weight, path, first_line),
+        None if id_column is None else [str(v) for v in cells[id_column]],
+    )
+
+
+def _read_csv(path: Path) -> tuple[list[str], dict[str, Any]]:
+    try:
+        with open(path, newline="", encoding="utf-8-sig") as stream:
+            sample = stream.readline()
+            if not sample.strip():
+                raise ValueError(f"{path} is empty; a header line and rows are needed.")
+            delimiter = max(",;\t", key=sample.count)
+            stream.seek(0)
+            rows = csv.reader(stream, delimiter=delimiter)
+            header = [name.strip() for name in next(rows)]
+            if len(set(header)) < len(header):
+                twice = next(name for name in header if header.count(name) > 1)
+                raise ValueError(f"{path} has the column '{twice}' more than once.")
+            body = []
+            for row in rows:
+                if not row:
+                    continue
+                if len(row) != len(header):
+                    raise ValueError(
+                        f"{path}, line {rows.line_num}: {len(row)} cells, but the header has "
+                        f"{len(header)}."
+                    )
+                body.append(row)
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is not a text file in UTF-8.") from None
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}.") from None
+    except csv.Error as error:
+        raise ValueError(f"{path} cannot be read as CSV: {error}.") from None
+    columns = list(zip(*body, strict=True)) if body else [()] * len(header)
+    return header, dict(zip(header, columns, strict=True))
+
+
+def _read_parquet(path: Path) -> tuple[list[str], dict[str, Any]]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise ValueError(f"Reading {path} needs pyarrow: pip install 'volition[io]'.") from None
+    try:
+        table = pyarrow.parquet.read_table(path)
+    except (pyarrow.ArrowInvalid, OSError) as error:
+        raise ValueError(f"{path} cannot be read as Parquet: {error}.") from None
+    cells = {name: table[name].to_pylist() for name in table.column_names}
+    return list(table.column_names), cells
+
+
+def _numbers(cells: Sequence[Any], name: str, path: Path, first_line: int) -> FloatArray:
+    try:
+        values = np.array(cells, dtype=np.float64)
+        if np.isfinite(values).all():
+            return values
+    except (TypeError, ValueError):
+        pass
+    for line, cell in enumerate(cells, start=first_line):
+        try:
+            if np.isfinite(float(cell)):
+                continue
+        except (TypeError, ValueError):
+            pass
+        shown = "an empty cell" if cell is None or str(cell).strip() == "" else repr(cell)
+        raise ValueError(
+            f"{path}, line {line}, column '{name}': {shown} is not a finite number; choose numeric "
+            "columns with --columns, or mend the file."
+        )
+    return values
+
+
+def read_matrix(path: Path) -> FloatArray:
+    """Read a K x K matrix of p(k | j) from a CSV file without header."""
+    if not path.is_file():
+        raise ValueError(f"No such file: {path}.")
+    rows: list[list[float]] = []
+    with open(path, newline="", encoding="utf-8-sig") as stream:
+        reader = csv.reader(stream)
+        for row in reader:
+            if not row:
+                continue
+            numbers = []
+            for column, cell in enumerate(row):
+                try:
+                    numbers.append(float(cell))
+                except ValueError:
+                    raise ValueError(
+                        f"{path}, line {reader.line_num}, column {column + 1}: {cell!r} is not a "
+                        "number; the file must hold K rows of K probabilities, without header."
+                    ) from None
+            rows.append(numbers)
+    if not rows or any(len(row) != len(rows) for row in rows):
+        raise ValueError(
+            f"{path} must hold K rows of K probabilities each, got {len(rows)} rows of "
+            f"{sorted({len(row) for row in rows})} cells."
+        )
+    return np.array(rows)
+
+
+def write_csv(path: Path, header: Sequence[str], rows: Iterator[Sequence[Any]]) -> None:
+    """Write a CSV file."""
+    with open(path, "w", newline="", encoding="utf-8") as stream:
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow(header)
+        writer.writerows(rows)
+
+
+def check_writable(folder: Path) -> None:
+    """Raise ValueError unless the folder is there or can be made, and takes files."""
+    there = folder
+    while not there.exists():
+        there = there.parent
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        raise ValueError(
+            f"The output folder {folder} cannot be written: {there} does not allow it."
+        )
+
+
+@contextmanager
+def output_folder(folder: Path) -> Iterator[Path]:
+    """Give a temporary folder; on success its files move to ``folder``, else nothing is left."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        work = Path(tempfile.mkdtemp(prefix=".volition-", dir=folder))
+    except OSError as error:
+        raise ValueError(
+            f"The output folder {folder} cannot be written: {error.strerror}."
+        ) from None
+    try:
+        yield work
+        for file in sorted(work.iterdir()):
+            os.replace(file, folder / file.name)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+        if not any(folder.iterdir()):
+            folder.rmdir()
