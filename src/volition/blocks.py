@@ -7,10 +7,11 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import reduce
+from functools import cache, reduce
 from typing import TypeVar
 
 import torch
+from threadpoolctl import ThreadpoolController
 from torch import Tensor
 
 Block = TypeVar("Block")
@@ -67,11 +68,18 @@ def add_up(parts: Iterable[Sums]) -> Sums:
 def threads_for(n_blocks: int) -> Iterator[None]:
     """Use one thread while there is one block: small steps would only wait for each other."""
     before = torch.get_num_threads()
-    if n_blocks > 1 or before == 1:
+    if n_blocks > 1:
         yield
         return
     torch.set_num_threads(1)
     try:
-        yield
+        # SciPy's quasi-Newton steps are tiny too, and its BLAS threads wait by spinning.
+        with _blas().limit(limits=1, user_api="blas"):
+            yield
     finally:
         torch.set_num_threads(before)
+
+
+@cache
+def _blas() -> ThreadpoolController:
+    return ThreadpoolController()

@@ -110,8 +110,8 @@ class Search:
     >>> from volition.problem import Problem
     >>> problem = Problem(load_four_groups().data, autonomy=DistanceAutonomy(0.3, temperature=0.01))
     >>> result = Search(problem, 4, random_state=np.random.RandomState(0)).run()
-    >>> round(problem.distortion(result.centers), 6)
-    0.069652
+    >>> round(problem.distortion(result.centers), 5)
+    0.06965
     """
 
     problem: Problem

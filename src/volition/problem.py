@@ -88,7 +88,7 @@ class Problem:
     >>> from volition import DistanceAutonomy
     >>> from volition.problem import Problem
     >>> problem = Problem(np.array([[0.0], [1.0], [4.0]]), autonomy=DistanceAutonomy(0.5))
-    >>> problem.expected_costs(np.array([[0.0], [4.0]])).tolist()
+    >>> problem.expected_costs(np.array([[0.0], [4.0]])).round(6).tolist()
     [[8.0, 8.0], [5.0, 5.0], [8.0, 8.0]]
     """
 
@@ -252,9 +252,9 @@ class Problem:
         if not self._collapses:
             energy, gradient = self._sum_general(y, beta, "gradient")
             return float(energy), gradient
-        moving = self.autonomy.depends_on_centers
-        leaf = y.detach().double().requires_grad_(moving)
+        leaf = y.detach().double().requires_grad_(self.autonomy.depends_on_centers)
         P = self.autonomy.shared(leaf, self.cost)
+        moving = P.requires_grad
         with torch.no_grad():
             energy, sums = self._sum_collapsed(y, P.to(self.dtype), beta)
             realized = (sums @ P).sum(0)

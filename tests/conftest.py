@@ -1,0 +1,38 @@
+"""Fixtures shared by all tests."""
+
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt  # noqa: E402
+import numpy as np  # noqa: E402
+import pytest  # noqa: E402
+
+from volition.datasets import load_four_groups  # noqa: E402
+
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+
+@pytest.fixture(autouse=True)
+def _close_figures():
+    yield
+    plt.close("all")
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+@pytest.fixture(scope="session")
+def four_groups():
+    return load_four_groups().data
+
+
+@pytest.fixture(scope="session")
+def shared():
+    if not (SHARED / "published" / "table1.csv").is_file():
+        pytest.skip("the published figures (../shared) are not here")
+    return SHARED
