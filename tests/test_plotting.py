@@ -1,0 +1,59 @@
+import numpy as np
+import pytest
+
+from volition import AutonomyAwareClustering, DistanceAutonomy
+from volition.metrics import distortion
+from volition.plotting import ClusteringDisplay, plot_comparison
+from volition.plotting.clustering import cluster_colors, clustering_info
+
+
+@pytest.mark.parametrize("n_clusters", [1, 4, 8, 25, 60])
+def test_colours_are_distinct(n_clusters):
+    colors = cluster_colors(n_clusters)
+    assert colors.shape == (n_clusters, 3)
+    assert ((colors >= 0) & (colors <= 1)).all()
+    assert len(np.unique(colors.round(3), axis=0)) == n_clusters
+
+
+def test_entities_are_mixtures_of_centre_colours(rng):
+    policy = rng.dirichlet(np.ones(3), size=10)
+    info = clustering_info(rng.random((10, 2)), rng.random((3, 2)), policy)
+    np.testing.assert_allclose(info.colors, policy @ cluster_colors(3))
+
+
+def test_other_dimensions_are_projected(rng):
+    policy = np.full((20, 2), 0.5)
+    X = rng.normal(size=(20, 5)) * [10, 1, 0.1, 0.1, 0.1]
+    info = clustering_info(X, X[:2], policy)
+    assert info.points.shape == (20, 2)
+    assert info.axis_names[0].startswith("principal component 1 (9")
+    line = clustering_info(X[:, :1], X[:2, :1], policy, names=["speed"])
+    assert line.axis_names == ("speed", "(spread for visibility)")
+    np.testing.assert_array_equal(line.points[:, 0], X[:, 0])
+    north_up = clustering_info(X[:, :2], X[:2, :2], policy, names=["lat", "lon"], geographic=True)
+    assert north_up.axis_names == ("lon", "lat")
+
+
+def test_display_draws_on_given_axes(four_groups):
+    import matplotlib.pyplot as plt
+
+    model = AutonomyAwareClustering(4, n_init=1, random_state=0).fit(four_groups)
+    _, ax = plt.subplots()
+    display = ClusteringDisplay.from_estimator(model, four_groups, ax=ax)
+    assert display.ax_ is ax
+    assert f"distortion {model.distortion_:.4g}" in ax.get_title()
+    stars = ax.collections[1].get_offsets()
+    np.testing.assert_allclose(stars, model.cluster_centers_)
+
+
+def test_comparison_judges_both_with_autonomy(four_groups):
+    autonomy = DistanceAutonomy(0.4, temperature=100)
+    aware = AutonomyAwareClustering(4, autonomy=autonomy, n_init=1, random_state=0)
+    plain = AutonomyAwareClustering(4, n_init=1, random_state=0)
+    figure = plot_comparison(
+        aware.fit(four_groups), plain.fit(four_groups), four_groups, caption="kappa = 0.4"
+    )
+    cost = distortion(four_groups, plain.cluster_centers_, autonomy, plain.labels_)
+    titles = [ax.get_title() for ax in figure.axes]
+    assert f"{aware.distortion_:.4g}" in titles[0]
+    assert f"{cost:.4g} (+35.9 %)" in titles[1]
