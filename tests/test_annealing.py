@@ -88,9 +88,7 @@ def test_first_beta_is_below_the_first_split(rng):
     critical = 1 / (2 * np.linalg.eigvalsh(np.cov(X.T, bias=True))[-1])
     assert first_beta(problem) == pytest.approx(critical / 2)
     below = anneal(problem, 3, schedule=Explicit((critical * 0.97,)), random_state=0)
-    above = anneal(
-        problem, 3, schedule=Explicit((critical * 0.97, critical * 1.1)), random_state=0
-    )
+    above = anneal(problem, 3, schedule=Explicit((critical * 0.97, critical * 1.1)), random_state=0)
     assert below.history[-1].n_distinct == 1
     assert above.history[-1].n_distinct > 1
 

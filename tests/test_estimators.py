@@ -303,9 +303,7 @@ def test_weights_and_input_are_left_alone(four_groups, rng):
     np.testing.assert_array_equal(weight, kept[1])
 
 
-@pytest.mark.parametrize(
-    "autonomy", [Passive(), DistanceAutonomy(0.3, temperature=0.05)], ids=repr
-)
+@pytest.mark.parametrize("autonomy", [Passive(), DistanceAutonomy(0.3, temperature=0.05)], ids=repr)
 def test_weights_are_repetition_through_the_whole_search(autonomy, four_groups, rng):
     X = four_groups[::9]
     times = rng.integers(0, 4, len(X))

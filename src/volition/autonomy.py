@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +20,17 @@ from torch import Tensor
 
 from volition.costs import Cost
 from volition.validation import FloatArray, check_scalar, check_stochastic
+
+
+@lru_cache(maxsize=64)
+def _identity(K: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.eye(K, dtype=dtype, device=device)
+
+
+@lru_cache(maxsize=64)
+def _barred(K: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Log-weights that bar staying from counting as an override: -inf on the diagonal."""
+    return torch.zeros(K, K, dtype=dtype, device=device).fill_diagonal_(-torch.inf)
 
 
 class Chunk(NamedTuple):
@@ -178,7 +190,7 @@ class Passive(Autonomy):
     """
 
     def shared(self, Y: Tensor, cost: Cost) -> Tensor:
-        return torch.eye(len(Y), dtype=Y.dtype, device=Y.device)[None]
+        return _identity(len(Y), Y.dtype, Y.device)[None]
 
     def scaled(self, t: float) -> Passive:
         return self
@@ -343,8 +355,8 @@ class DistanceAutonomy(Autonomy):
 
     def _pull(self, Y: Tensor, cost: Cost) -> Tensor:
         """Log-weight of each alternative seen from each prescribed centre, (K, K)."""
-        a = cost.pairwise(Y, Y) * (-self.zeta / self.temperature)
-        return a.masked_fill(torch.eye(len(Y), dtype=torch.bool, device=Y.device), -torch.inf)
+        barred = _barred(len(Y), Y.dtype, Y.device)
+        return torch.add(barred, cost.pairwise(Y, Y), alpha=-self.zeta / self.temperature)
 
     @property
     def by_entity(self) -> bool:  # type: ignore[override]
@@ -352,11 +364,11 @@ class DistanceAutonomy(Autonomy):
         return self.kappa > 0 and self.gamma > 0
 
     def shared(self, Y: Tensor, cost: Cost) -> Tensor:
-        obey = torch.eye(len(Y), dtype=Y.dtype, device=Y.device)
+        obey = _identity(len(Y), Y.dtype, Y.device)
         if len(Y) == 1 or self.kappa == 0:  # nowhere else to go, or no wish to
             return obey[None]
         away = torch.softmax(self._pull(Y, cost), dim=1)
-        return ((1 - self.kappa) * obey + self.kappa * away)[None]
+        return torch.lerp(obey, away, self.kappa)[None]
 
     def transition(self, chunk: Chunk, Y: Tensor, cost: Cost) -> Transition:
         if not self.by_entity or len(Y) == 1:

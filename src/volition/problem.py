@@ -45,11 +45,16 @@ class Block(NamedTuple):
 
 
 class Moments(NamedTuple):
-    """What Algorithm 1 needs: free energy, realised mass (K,) and moment (K, d) per centre."""
+    """What Algorithm 1 needs: free energy, realised mass (K,) and moment (K, d) per centre.
+
+    ``prescribed`` holds, where autonomy is folded into the centres, the sums of [1, x] over
+    prescriptions, (groups, d+1, K), from which the exact gradient follows without another pass.
+    """
 
     free_energy: float
     mass: Tensor
     moment: Tensor
+    prescribed: Tensor | None = None
 
 
 class Summary(NamedTuple):
@@ -232,39 +237,45 @@ class Problem:
         """Return free energy, mass and moment of realised clusters at the Gibbs policy."""
         with torch.no_grad():
             y = self._local(self.centers(Y))
+            prescribed = None
             if self._collapses:
                 P = self.autonomy.shared(y, self.cost)
-                energy, sums = self._sum_collapsed(y, P, beta)
-                realized = (sums @ P.double()).sum(0)
+                energy, prescribed = self._sum_collapsed(y, P, beta)
+                realized = (prescribed @ P.double()).sum(0)
                 mass, moment = realized[0], realized[1:].T
             else:
                 energy, mass, moment = self._sum_general(y, beta, "moments")
-            return Moments(float(energy), mass, moment + mass[:, None] * self._origin)
+            moment = moment + mass[:, None] * self._origin
+            return Moments(float(energy), mass, moment, prescribed)
 
     def value_and_gradient(self, Y: Any, beta: float) -> tuple[float, Tensor]:
-        """Return the free energy and its exact gradient, p(Y) included.
+        """Return the free energy and its exact gradient, p(Y) included."""
+        if self._collapses:
+            sums = self.moments(Y, beta)
+            return sums.free_energy, self.gradient(Y, beta, sums)
+        energy, gradient = self._sum_general(self._local(self.centers(Y)), beta, "gradient")
+        return float(energy), gradient
+
+    def gradient(self, Y: Any, beta: float, sums: Moments) -> Tensor:
+        """Return the exact gradient, given the moments at the same state.
 
         By the envelope theorem the gradient of F is that of the expected cost at a fixed policy. In
         the collapsed form it is 2 (mass y - moment), the step of Algorithm 1 (Theorem 1), plus what
         flows through p(Y): a derivative of (K, K) numbers, whatever the number of entities.
         """
-        y = self._local(self.centers(Y))
-        if not self._collapses:
-            energy, gradient = self._sum_general(y, beta, "gradient")
-            return float(energy), gradient
-        leaf = y.detach().double().requires_grad_(self.autonomy.depends_on_centers)
-        P = self.autonomy.shared(leaf, self.cost)
-        moving = P.requires_grad
+        if sums.prescribed is None:
+            return self.value_and_gradient(Y, beta)[1]
+        y = (self.centers(Y) - self._origin).detach()
+        y.requires_grad_(self.autonomy.depends_on_centers)
+        P = self.autonomy.shared(y, self.cost)
+        mass, moment = sums.prescribed[:, :1].transpose(1, 2), sums.prescribed[:, 1:]
         with torch.no_grad():
-            energy, sums = self._sum_collapsed(y, P.to(self.dtype), beta)
-            realized = (sums @ P).sum(0)
-            gradient = 2 * (realized[0, :, None] * leaf - realized[1:].T)
-            if moving:
-                square = (leaf * leaf).sum(1)
-                by_p = sums[:, 0, :, None] * square - 2 * (sums[:, 1:].transpose(1, 2) @ leaf.T)
-        if moving:
-            gradient += torch.autograd.grad(P, leaf, by_p)[0]
-        return float(energy), gradient
+            realized = (sums.prescribed @ P).sum(0)
+            gradient = 2 * (realized[0, :, None] * y - realized[1:].T)
+            by_p = mass * (y * y).sum(1) - 2 * (moment.transpose(1, 2) @ y.T)
+        if P.requires_grad:
+            gradient += torch.autograd.grad(P, y, by_p)[0]
+        return gradient
 
     def summary(self, Y: Any, beta: float) -> Summary:
         """Return what the state (Y, Gibbs policy at beta) is worth."""
@@ -375,10 +386,10 @@ class Problem:
 
     def _tables(self, y: Tensor, P: Tensor, factor: float = 1.0) -> Tensor:
         """Return per group a (d+2, K) table: [1, x, shift] @ table = factor (D̄ - |x|²) + shift."""
-        tables = torch.ones(len(P), self.d + 2, len(y), dtype=self.dtype, device=self.device)
-        torch.mul(P @ (y * y).sum(1), factor, out=tables[:, 0])
-        torch.mul((P @ y).transpose(1, 2), -2 * factor, out=tables[:, 1:-1])
-        return tables
+        square = (y * y).sum(1, keepdim=True)
+        row = torch.cat([square * factor, y * (-2 * factor)], dim=1)
+        folded = (P @ row).transpose(1, 2)
+        return torch.cat([folded, torch.ones_like(folded[:, :1])], dim=1)
 
     def _collapsed_block(self, block: Block, tables: Tensor, chunk: int, hard: bool) -> Sums:
         sums = torch.zeros(

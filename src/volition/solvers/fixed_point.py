@@ -64,10 +64,7 @@ class FixedPoint:
             if self._breaks_theorem(problem, sums.mass, ahead.mass) or self._rises(
                 problem, sums.free_energy, ahead.free_energy, beta
             ):
-                if problem.autonomy.depends_on_centers:
-                    gradient = problem.value_and_gradient(Y, beta)[1]
-                else:
-                    gradient = 2 * (mass * Y - sums.moment)
+                gradient = problem.gradient(Y, beta, sums)
                 found = self.fallback.descend(problem, Y, sums.free_energy, gradient, beta)
                 if found is None:
                     return Solution(Y, sums.free_energy, n_iter, Status.STALLED, step, handovers)
