@@ -1,3 +1,4 @@
+import itertools
 import math
 
 import numpy as np
@@ -17,7 +18,7 @@ def test_obedient_groups_get_their_centroids(four_groups, solver):
         Problem(four_groups), 4, solver=solver, schedule=Geometric(tau=2.0), random_state=0
     )
     sizes = np.cumsum([0, 400, 500, 300, 600])
-    means = [four_groups[a:b].mean(0) for a, b in zip(sizes, sizes[1:], strict=False)]
+    means = [four_groups[a:b].mean(0) for a, b in itertools.pairwise(sizes)]
     for mean in means:
         assert np.linalg.norm(result.centers - mean, axis=1).min() < 2e-3
     assert result.history[0].n_distinct == 1
@@ -38,7 +39,7 @@ def test_partial_autonomy_shifts_centres_towards_the_centroid(four_groups):
     P = 0.75 * np.eye(4) + (0.25 / 3) * (1 - np.eye(4))
     result = anneal(Problem(four_groups, autonomy=FixedAutonomy(P)), 4, random_state=0)
     sizes = np.cumsum([0, 400, 500, 300, 600])
-    S = np.array([four_groups[a:b].sum(0) for a, b in zip(sizes, sizes[1:], strict=False)])
+    S = np.array([four_groups[a:b].sum(0) for a, b in itertools.pairwise(sizes)])
     m = np.diff(sizes)
     wanted = (P.T @ S) / (P.T @ m)[:, None]
     for center in wanted:

@@ -13,9 +13,9 @@ from scipy.cluster.hierarchy import fcluster, linkage
 from sklearn.utils import check_random_state
 
 from volition.blocks import threads_for
-from volition.problem import Problem
+from volition.problem import Problem, Summary
 from volition.schedules import Geometric, Schedule, first_beta
-from volition.solvers import FixedPoint, Gradient, Solver, Status
+from volition.solvers import FixedPoint, Gradient, Solution, Solver, Status
 from volition.validation import FloatArray, check_centers
 
 #: size of the perturbation between betas, and how near two centres count as one, both as shares
@@ -39,7 +39,7 @@ class Record(NamedTuple):
     status: str
 
 
-class Transition(NamedTuple):
+class PhaseTransition(NamedTuple):
     """A beta at which the number of distinct centres changed."""
 
     beta: float
@@ -81,11 +81,11 @@ class AnnealingResult:
         return sum(record.n_iter for record in self.history)
 
     @property
-    def transitions(self) -> list[Transition]:
+    def transitions(self) -> list[PhaseTransition]:
         """The betas at which the number of distinct centres changed."""
         pairs = zip(self.history, self.history[1:], strict=False)
         return [
-            Transition(b.beta, a.n_distinct, b.n_distinct)
+            PhaseTransition(b.beta, a.n_distinct, b.n_distinct)
             for a, b in pairs
             if a.n_distinct != b.n_distinct
         ]
@@ -101,6 +101,22 @@ def count_distinct(Y: FloatArray, length: float) -> int:
     if len(Y) == 1:
         return 1
     return int(fcluster(linkage(Y, "single"), length, "distance").max())
+
+
+def describe(problem: Problem, solution: Solution, beta: float, summary: Summary) -> Record:
+    """Return the line of history for what a solver reached at one beta."""
+    return Record(
+        beta,
+        solution.n_iter,
+        summary.free_energy,
+        summary.distortion,
+        summary.hard_distortion,
+        summary.entropy,
+        count_distinct(solution.centers.cpu().numpy(), COINCIDENCE * blur_length(problem, beta)),
+        solution.step_size,
+        solution.handovers,
+        solution.status.value,
+    )
 
 
 def anneal(
@@ -151,7 +167,7 @@ def anneal(
     --------
     >>> from volition import DistanceAutonomy, anneal
     >>> from volition.datasets import load_four_groups
-    >>> from volition.problem import Problem
+    >>> from volition.problem import Problem, Summary
     >>> problem = Problem(load_four_groups().data, autonomy=DistanceAutonomy(0.2, temperature=100))
     >>> result = anneal(problem, 4, random_state=0)
     >>> result.status.value, round(problem.distortion(result.centers), 4)
@@ -190,18 +206,7 @@ def anneal(
             Y = solution.centers
             summary = problem.summary(Y, beta)
             centers = Y.cpu().numpy().copy()
-            record = Record(
-                beta,
-                solution.n_iter,
-                summary.free_energy,
-                summary.distortion,
-                summary.hard_distortion,
-                summary.entropy,
-                count_distinct(centers, COINCIDENCE * blur_length(problem, beta)),
-                solution.step_size,
-                solution.handovers,
-                solution.status.value,
-            )
+            record = describe(problem, solution, beta, summary)
             history.append(record)
             path.append(centers)
             status = solution.status

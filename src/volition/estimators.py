@@ -22,13 +22,13 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from volition.annealing import AnnealingResult, Record, anneal
+from volition.annealing import AnnealingResult, Record, anneal, describe
 from volition.autonomy import Autonomy, Passive, RowAutonomy
 from volition.costs import Cost, resolve_cost
-from volition.portfolio import Candidate, Search
+from volition.portfolio import LADDER, Candidate, Search
 from volition.problem import Problem
 from volition.schedules import Explicit, Geometric, Schedule, resolve_schedule
-from volition.solvers import Armijo, FixedPoint, Gradient, Solver, Status
+from volition.solvers import Armijo, FixedPoint, Gradient, Solution, Solver, Status
 from volition.validation import FloatArray, check_centers, check_finite
 
 SOLVERS: dict[str, Callable[[], Solver]] = {
@@ -99,7 +99,7 @@ class AutonomyAwareClustering(
         The betas of annealing.
     history_ : list of Record
         What annealing reached at each beta.
-    transitions_ : list of Transition
+    transitions_ : list of PhaseTransition
         The betas at which the number of distinct centres changed.
     candidates_ : list of Candidate
         What was tried, and what each reached.
@@ -282,13 +282,15 @@ class AutonomyAwareClustering(
         Y = search.finish(search.polish(problem, init))
         beta = search.beta
         if math.isinf(beta):
-            beta = 2000 / max(problem.distortion(Y), 1e-9 * problem.cost_scale)
-        result = anneal(
-            problem, Y, schedule=Explicit((beta,)), solver=_Stay(), perturb=False, max_iter=1
-        )
+            beta = LADDER[-1] / search.hardness(problem, Y)
+        summary = problem.summary(Y, beta)
+        found = Solution(problem.centers(Y), summary.free_energy, search.n_iter, Status.CONVERGED)
+        record = describe(problem, found, beta, summary)
+        result = AnnealingResult(Y, beta, [record], [Y], Status.CONVERGED)
         self._keep(result, search.n_iter, Status.CONVERGED)
-        found = Candidate("init", problem.distortion(Y), search.n_iter, perf_counter() - began)
-        self.candidates_, self.winner_ = [found], "init"
+        seconds = perf_counter() - began
+        tried = Candidate("init", summary.hard_distortion, search.n_iter, seconds)
+        self.candidates_, self.winner_ = [tried], "init"
         return Y
 
     def _keep(self, result: AnnealingResult, n_iter: int, status: Status) -> FloatArray:
@@ -469,15 +471,6 @@ class AutonomyAwareClustering(
         problem = self._problem(X, groups, autonomy_proba, sample_weight)
         problem.autonomy.check(len(self.cluster_centers_), len(X))
         return problem
-
-
-class _Stay:
-    """A solver that keeps the centres, to record a state that was found by other means."""
-
-    def solve(self, problem: Problem, Y: Any, beta: float, *, max_iter: int, tol: float) -> Any:
-        from volition.solvers import Solution
-
-        return Solution(Y, problem.moments(Y, beta).free_energy, 0, Status.CONVERGED)
 
 
 class _Tasks:

@@ -12,7 +12,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from volition.annealing import Record, Transition
+from volition.annealing import PhaseTransition, Record
 from volition.autonomy import (
     Autonomy,
     CallableAutonomy,
@@ -42,7 +42,7 @@ _SCALARS = (
 )
 _RECORDS: dict[str, Any] = {
     "history_": Record,
-    "transitions_": Transition,
+    "transitions_": PhaseTransition,
     "candidates_": Candidate,
 }
 #: parameter objects that are saved by name and fields

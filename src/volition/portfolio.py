@@ -248,7 +248,7 @@ class Search:
         Y = self._k_means(self.n_clusters, seed)
         for t in (0.01, 0.1, 0.3, 0.6):
             partly = self._work.with_autonomy(self._work.autonomy.scaled(t))
-            scale = self._hardness(partly, Y)
+            scale = self.hardness(partly, Y)
             Y = self._descend(partly, Y, min(200 / scale, self.beta), 60, 1e-4)
         return Y
 
@@ -264,12 +264,12 @@ class Search:
         """Descend at rising betas up to the one that counts."""
         max_iter, tol = min(self.max_iter, 100), max(self.tol, 1e-4)
         for rung in ladder:
-            beta = rung / self._hardness(problem, Y)
+            beta = rung / self.hardness(problem, Y)
             if beta < self.beta:
                 Y = self._descend(problem, Y, beta, max_iter, tol)
         return self._descend(problem, Y, self.beta, max_iter, tol)
 
-    def _hardness(self, problem: Problem, Y: FloatArray) -> float:
+    def hardness(self, problem: Problem, Y: FloatArray) -> float:
         """Return the distortion, kept away from zero: the cost that sets the scale of beta."""
         return max(problem.distortion(Y), 1e-9 * problem.cost_scale)
 
@@ -307,7 +307,7 @@ class Search:
             for move in self._moves(best.centers):
                 if self.out_of_time():
                     return best, Status.OUT_OF_TIME
-                beta = min(LADDER[-2] / self._hardness(work, move), self.beta)
+                beta = min(LADDER[-2] / self.hardness(work, move), self.beta)
                 Y = self._descend(work, move, beta, SPRINT, 1e-4)
                 race.append(Found(self.value(work, Y), Y, name))
             trials = [best]
