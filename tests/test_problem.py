@@ -272,6 +272,15 @@ def test_data_far_from_the_origin_keep_their_precision(rng):
     )
 
 
+def test_single_precision_far_from_the_origin(rng):
+    """Entities and centres must be moved by the same rounded origin."""
+    X = (rng.normal(size=(50, 2)) + 1000).astype(np.float32)
+    Y = X[:3].astype(np.float64)
+    exact = ((X[:, None].astype(np.float64) - Y[None]) ** 2).sum(-1)
+    np.testing.assert_allclose(Problem(X).expected_costs(Y), exact, rtol=1e-4, atol=1e-5)
+    assert Problem(X).distortion(Y) == pytest.approx(exact.min(1).mean(), rel=1e-5)
+
+
 def test_passive_is_the_default(case):
     X, Y, _ = case
     assert Problem(X).distortion(Y) == Problem(X, autonomy=Passive()).distortion(Y)

@@ -35,6 +35,8 @@ SCREEN_SIZE = 1500
 LADDER = (3.0, 15.0, 150.0, 2000.0)
 #: k-means++ seedings of which a k-means start takes the best
 SEEDINGS = 4
+#: no further start is tried once so many have led to the best solution
+AGREEMENT = 4
 #: values nearer than this share of the data's cost count as one solution found twice
 TIE = 1e-9
 #: reallocation: starts it is applied to, rounds for each, moves of which a round runs a sprint of
@@ -151,6 +153,8 @@ class Search:
             if found and self.out_of_time():
                 status = Status.OUT_OF_TIME
                 break
+            if self._agreed(found):
+                break
             began, before = perf_counter(), self.n_iter
             self.on_begin(name)
             Y = start()
@@ -166,7 +170,7 @@ class Search:
         ranked = self._ranked(found)
         if status is Status.CONVERGED and self.n_clusters > 1:
             apart = [ranked[0]]
-            for one in ranked[1:]:
+            for one in [] if self._agreed(found) else ranked[1:]:
                 if one.value > apart[-1].value * (1 + 1e-4):
                     apart.append(one)
             for base in apart[:BASES]:
@@ -176,6 +180,12 @@ class Search:
                     break
             ranked = self._ranked(found)
         return ranked[0], annealing, status
+
+    def _agreed(self, found: list[Found]) -> bool:
+        """Whether so many starts led to the best solution that more are hardly worth their time."""
+        best = min((one.value for one in found), default=math.inf)
+        near = TIE * self._work.cost_scale * 100
+        return sum(one.value <= best + near for one in found) >= AGREEMENT
 
     def _ranked(self, found: list[Found]) -> list[Found]:
         """Sort by value; of equals (the same solution found again) the first stands for all."""

@@ -16,6 +16,7 @@ import itertools
 import math
 import threading
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -134,28 +135,41 @@ class Problem:
     def _fill(self, X: FloatArray, weight: FloatArray | None) -> None:
         """Lay out [1, x - origin, shift] per entity: both matrix products read it once."""
         order = slice(None) if self._order is None else self._order
-        mean = np.average(X, axis=0, weights=weight).astype(np.float64)
-        self.origin = mean if self.cost.translation_invariant else np.zeros(self.d)
-        self._origin = torch.as_tensor(self.origin, device=self.device)
+        mean = np.average(X, axis=0, weights=weight)
+        # Rounded like the data, so that entities and centres are moved by exactly the same.
+        origin = mean.astype(X.dtype) if self.cost.translation_invariant else np.zeros_like(X[0])
+        self._origin = torch.from_numpy(origin.astype(np.float64)).to(self.device)
         data = np.zeros((self.n, self.d + 2), dtype=X.dtype)
         data[:, 0] = 1
-        np.subtract(X[order], self.origin.astype(X.dtype), out=data[:, 1:-1])
+        np.subtract(X[order], origin, out=data[:, 1:-1])
         rho = np.full(self.n, 1 / self.n) if weight is None else weight[order]
-        #: weighted covariance of the entities
-        self.covariance = np.zeros((self.d, self.d))
-        for lo in range(0, self.n, BLOCK_ROWS):
-            x = data[lo : lo + BLOCK_ROWS, 1:-1] + (self.origin - mean)
-            self.covariance += (x * rho[lo : lo + BLOCK_ROWS, None]).T @ x
-        self._square = float(np.trace(self.covariance))
         self._data = torch.from_numpy(data).to(self.device)
         self._rho = torch.from_numpy(rho.astype(X.dtype, copy=False)).to(self.device)[:, None]
         self.dtype = self._data.dtype
+        offset = self._origin - torch.from_numpy(mean.astype(np.float64)).to(self.device)
+        self._square = self._over_rows(lambda x, w: (w * x * x).sum())
+        variance = float(self._over_rows(lambda x, w: (w * (x + offset) ** 2).sum()))
         #: length by which moves of centres are judged
-        self.scale = math.sqrt(self._square) or 1.0
+        self.scale = math.sqrt(variance) or 1.0
         #: cost by which changes of free energy are judged: that of a single centre
-        self.cost_scale = self._square or 1.0
+        self.cost_scale = variance or 1.0
         if not isinstance(self.cost, SquaredEuclidean):
             self.cost_scale = self.single_center_cost() or 1.0
+
+    def _over_rows(self, fn: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+        """Return the sum of ``fn(x, weight)`` over blocks of centred entities, in float64."""
+        parts = (
+            fn(self._data[b.lo : b.hi, 1:-1].double(), self._rho[b.lo : b.hi].double())
+            for b in self._blocks
+        )
+        return sum(parts, torch.zeros((), dtype=torch.float64, device=self.device))
+
+    @cached_property
+    def largest_variance(self) -> float:
+        """Variance of the entities along their main axis."""
+        mean = self._over_rows(lambda x, w: (w * x).sum(0))
+        covariance = self._over_rows(lambda x, w: (w * (x - mean)).T @ (x - mean))
+        return float(torch.linalg.eigvalsh(covariance)[-1])
 
     # -- views on the data ------------------------------------------------------------------------
 
@@ -163,7 +177,7 @@ class Problem:
     def X(self) -> FloatArray:
         """The entities, in the order in which they were given."""
         points = self._data[:, 1:-1].cpu().numpy()
-        return self._unorder(points + self.origin.astype(points.dtype))
+        return self._unorder(points + self._origin.cpu().numpy().astype(points.dtype))
 
     @property
     def weight(self) -> FloatArray:

@@ -30,7 +30,7 @@ def first_beta(problem: Problem) -> float:
     autonomy only delays that. Other costs get the same rule with the cost of a single centre.
     """
     if isinstance(problem.cost, SquaredEuclidean):
-        spread = float(np.linalg.eigvalsh(problem.covariance)[-1])
+        spread = problem.largest_variance
     else:
         spread = problem.cost_scale
     return 0.25 / spread if spread > 0 else 1.0
