@@ -6,8 +6,9 @@ import pytest
 
 from volition import DistanceAutonomy, FixedAutonomy, Passive, anneal
 from volition.annealing import count_distinct
+from volition.datasets import make_nested_groups
 from volition.problem import Problem
-from volition.schedules import Explicit, Geometric, first_beta, resolve_schedule
+from volition.schedules import Explicit, Geometric, State, first_beta, resolve_schedule
 from volition.solvers import Armijo, FixedPoint, Gradient, Status
 
 
@@ -175,7 +176,7 @@ def test_geometric_schedule_as_published():
     problem = Problem(np.arange(4.0)[:, None])
     summary = problem.summary(np.zeros((1, 1)), 1.0)
     betas = [schedule.start(problem)]
-    while (ahead := schedule.next(problem, betas[-1], summary)) is not None:
+    while (ahead := schedule.next(problem, State(betas[-1], summary, 1, 1))) is not None:
         betas.append(ahead)
     n = math.floor(math.log(1e3) / math.log(1.1)) + 1
     np.testing.assert_allclose(betas, 10 * 1.1 ** np.arange(n), rtol=1e-9)
@@ -210,3 +211,38 @@ def test_bad_geometric_parameters_are_named():
 def test_wrong_number_of_clusters_for_the_matrix(four_groups):
     with pytest.raises(ValueError, match="n_clusters=3, but the autonomy matrix is 2 x 2"):
         anneal(Problem(four_groups, autonomy=FixedAutonomy(np.eye(2))), 3)
+
+
+def test_annealing_waits_for_pending_splits():
+    """Plateaus between splits look hard; annealing must go on until all centres are apart."""
+    nested = make_nested_groups()
+    P = (15 / 16) * np.eye(16) + (1 / 240) * (1 - np.eye(16))
+    problem = Problem(nested.data[::8], autonomy=FixedAutonomy(P))
+    result = anneal(problem, 16, schedule=Geometric(tau=1.1), random_state=0)
+    assert {1, 4, 8, 16} <= {record.n_distinct for record in result.history}
+    assert result.history[-1].n_distinct == 16
+    far = np.array([0.0, 20.0, 1000.0, 1020.0])
+    X = np.repeat(far, 20)[:, None] + np.tile(np.linspace(-1, 1, 20), 4)[:, None]
+    result = anneal(Problem(X), 4, random_state=0)
+    np.testing.assert_allclose(np.sort(result.centers[:, 0]), far, atol=0.05)
+
+
+def test_heavy_override_only_delays_the_split(rng):
+    X = np.r_[rng.normal(-5, 0.3, (60, 2)), rng.normal(5, 0.3, (60, 2))]
+    P = np.array([[0.55, 0.45], [0.45, 0.55]])
+    result = anneal(Problem(X, autonomy=FixedAutonomy(P)), 2, random_state=0)
+    assert result.history[-1].n_distinct == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"init": 0}, "must be an integer >= 1, got 0"),
+        ({"init": 2, "solver": "gradient"}, "solver must be a solver object"),
+        ({"init": 2, "schedule": [1.0]}, "schedule must be a schedule object"),
+        ({"init": 2, "max_iter": 0}, "max_iter must be an integer >= 1"),
+    ],
+)
+def test_bad_arguments_of_anneal_are_named(four_groups, given, message):
+    with pytest.raises(ValueError, match=message):
+        anneal(Problem(four_groups), **given)

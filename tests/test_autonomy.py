@@ -91,6 +91,8 @@ def test_named_groups_match_numbered_ones(rng):
         (lambda: FixedAutonomy([[0.5, 0.5]]), "square matrix"),
         (lambda: FixedAutonomy({}), "is empty"),
         (lambda: FixedAutonomy({"a": np.eye(2), "b": np.eye(3)}), "one shape"),
+        (lambda: FixedAutonomy([[0.5, 0.5], [1.0]]), "one shape"),
+        (lambda: FixedAutonomy(0.5), "square matrix"),
         (lambda: FixedAutonomy([np.eye(2), [[1, 0], [0, 2]]]), "group 1: row 1 sums to 2"),
         (lambda: RowAutonomy(np.full((3, 2, 2), 0.4)), "entity 0, row 0 sums to 0.8"),
         (lambda: RowAutonomy(np.eye(2)), r"shape \(n, K, K\)"),
@@ -108,8 +110,9 @@ def test_bad_functions_are_named(rng):
     for fn, message in (
         (lambda X, Y: torch.ones(2, 2), "must return a torch tensor of shape"),
         (lambda X, Y: np.ones(3), "must return a torch tensor of shape"),
-        (lambda X, Y: torch.ones(len(X), len(Y), len(Y)), "entity 0, row 0 sums to 3"),
+        (lambda X, Y: torch.ones(len(X), len(Y), len(Y)), "entity 0: row 0 sums to 3"),
         (lambda X, Y: torch.full((len(X), len(Y), len(Y)), torch.nan), "not a finite number"),
+        (lambda X, Y: torch.eye(3).double() * 1.00009, "entity 0: row 0 sums to 1.00009"),
     ):
         with pytest.raises(ValueError, match=message):
             Problem(X, autonomy=CallableAutonomy(fn)).expected_costs(Y)
@@ -122,6 +125,8 @@ def test_groups_are_checked(rng):
         (None, "holds 2 matrices"),
         ([0, 1], "one entry per row"),
         ([0, 1, 2, 0], "groups has 2 at row 2"),
+        ([0, 1, np.nan, 0], "groups has nan at row 2"),
+        (np.array([0, None, 1, 0], dtype=object), "groups has None at row 1"),
     ):
         with pytest.raises(ValueError, match=message):
             Problem(X, autonomy=several, groups=groups)
@@ -139,3 +144,17 @@ def test_models_compare_by_content():
     assert FixedAutonomy(np.eye(2)) == FixedAutonomy(np.eye(2))
     assert FixedAutonomy(np.eye(2)) != FixedAutonomy([[0.5, 0.5], [0, 1]])
     assert DistanceAutonomy(0.2) == DistanceAutonomy(0.2)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_functions_may_ignore_precision(dtype, rng):
+    """A user's torch.eye is float32 whatever the data are."""
+    X, Y = rng.normal(size=(5, 2)).astype(dtype), rng.normal(size=(3, 2))
+    for constant in (torch.float32, torch.float64):
+        model = CallableAutonomy(lambda X, Y, c=constant: 0.7 * torch.eye(3, dtype=c) + 0.1)
+        fixed = FixedAutonomy(0.7 * np.eye(3) + 0.1)
+        np.testing.assert_allclose(
+            Problem(X, autonomy=model).expected_costs(Y),
+            Problem(X, autonomy=fixed).expected_costs(Y),
+            rtol=1e-5,
+        )

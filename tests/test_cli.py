@@ -120,6 +120,10 @@ def test_demo(run, tmp_path):
         (["ragged.csv", "-k", 1], "line 3: 3 cells, but the header has 2"),
         (["twice.csv", "-k", 1], "the column 'x' more than once"),
         (["binary.csv", "-k", 1], "not a text file in UTF-8"),
+        (["bare.csv", "-k", 1], "bare.csv has no header"),
+        (["blank.csv", "-k", 1], "line 5, column 'y': 'oops' is not a finite number"),
+        (["good.csv", "-k", 2, "--autonomy", "binary.csv"], "binary.csv is not a text file"),
+        (["good.csv", "-k", 2, "--out", "taken"], "clusters.png is a folder"),
         (["bad.parquet", "-k", 1], "cannot be read as Parquet"),
         (["sensors.csv", "-k", 2, "--columns", "x,z"], "has no column 'z'; it has name, x, y"),
         (["sensors.csv", "-k", 2, "--columns", "x", "--weight", "w"], "has no column 'w'"),
@@ -148,6 +152,9 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(run, table, tmp_path, word
     (tmp_path / "twice.csv").write_text("x,x\n1,2\n")
     (tmp_path / "binary.csv").write_bytes(b"\xff\xfe\x00\x01")
     (tmp_path / "bad.parquet").write_text("no")
+    (tmp_path / "bare.csv").write_text("1,2\n3,4\n")
+    (tmp_path / "blank.csv").write_text("x,y\n1,2\n\n3,4\n5,oops\n")
+    (tmp_path / "taken" / "clusters.png").mkdir(parents=True)
     (tmp_path / "good.csv").write_text("x,y\n1,2\n3,-1\n100,7\n")
     (tmp_path / "p3.csv").write_text("1,0,0\n0,1,0\n0,0,1\n")
     (tmp_path / "sum.csv").write_text("1,0\n0.5,0.4\n")
@@ -160,6 +167,7 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(run, table, tmp_path, word
     assert err.count("\n") == 1
     assert "Traceback" not in out + err
     assert sorted(os.listdir(tmp_path)) == before
+    assert os.listdir(tmp_path / "taken") == ["clusters.png"]
 
 
 def test_a_failure_while_writing_leaves_the_old_results(run, table, tmp_path, monkeypatch):
@@ -185,3 +193,23 @@ def test_installed_command_explains_itself():
         assert word in out.stdout
     version = subprocess.run([command, "--version"], capture_output=True, text=True, check=True)
     assert version.stdout.startswith("volition 0.")
+
+
+def test_odd_shapes_and_names(run, tmp_path):
+    (tmp_path / "one.csv").write_text("a,b,c\n1,2,3\n")
+    assert run("fit", "one.csv", "-k", 1, "--out", "deep/er[/a]")[0] == 0
+    assert len(os.listdir(tmp_path / "deep" / "er[" / "a]")) == 5
+    (tmp_path / "line.csv").write_text("speed\n1\n2\n9\n")
+    assert run("fit", "line.csv", "-k", 2, "--kappa", 0.1, "--out", "line")[0] == 0
+    (tmp_path / "p.csv").write_text("0.9\t0.1\n0.2\t0.8\n")
+    assert run("fit", "line.csv", "-k", 2, "--autonomy", "p.csv", "--out", "line")[0] == 0
+
+
+def test_failure_removes_the_folders_it_made(run, table, tmp_path, monkeypatch):
+    def fail(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(cli, "save_model", fail)
+    code, _, _ = run("fit", "sensors.csv", "-k", 2, "--columns", "x,y", "--out", "p/q/r")
+    assert code == 2
+    assert not (tmp_path / "p").exists()

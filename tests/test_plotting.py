@@ -57,3 +57,13 @@ def test_comparison_judges_both_with_autonomy(four_groups):
     titles = [ax.get_title() for ax in figure.axes]
     assert f"{aware.distortion_:.4g}" in titles[0]
     assert f"{cost:.4g} (+35.9 %)" in titles[1]
+
+
+def test_comparison_passes_metadata_on(four_groups, rng):
+    X = four_groups[::20]
+    p = rng.dirichlet(np.ones(2), size=(len(X), 2))
+    aware = AutonomyAwareClustering(2, n_init=1, random_state=0).fit(X, autonomy_proba=p)
+    plain = AutonomyAwareClustering(2, n_init=1, random_state=0).fit(X)
+    figure = plot_comparison(aware, plain, X, autonomy_proba=p)
+    assert f"{aware.distortion_:.4g}" in figure.axes[0].get_title()
+    assert "(+" in figure.axes[1].get_title()

@@ -14,9 +14,9 @@ from sklearn.utils import check_random_state
 
 from volition.blocks import threads_for
 from volition.problem import Problem, Summary
-from volition.schedules import Geometric, Schedule, first_beta
+from volition.schedules import Geometric, Schedule, State, first_beta
 from volition.solvers import FixedPoint, Gradient, Solution, Solver, Status
-from volition.validation import FloatArray, check_centers
+from volition.validation import FloatArray, check_centers, check_integer
 
 #: size of the perturbation between betas, and how near two centres count as one, both as shares
 #: of the length at which the policy is blurred
@@ -173,6 +173,12 @@ def anneal(
     >>> result.status.value, round(problem.distortion(result.centers), 4)
     ('converged', 0.0879)
     """
+    for name, value, method in (("solver", solver, "solve"), ("schedule", schedule, "next")):
+        if value is not None and (isinstance(value, type) or not hasattr(value, method)):
+            raise ValueError(
+                f"{name} must be a {name} object such as those in volition.{name}s, got {value!r}."
+            )
+    check_integer(max_iter, "max_iter", 1)
     if solver is None:
         frozen = problem.cost.mean_is_optimal and not problem.autonomy.depends_on_centers
         solver = FixedPoint() if frozen else Gradient()
@@ -181,6 +187,7 @@ def anneal(
     # At the mean all centres coincide, a saddle point at any beta above the first split.
     at_mean = isinstance(init, int | np.integer)
     if at_mean:
+        check_integer(init, "init (as a number of clusters)", 1)
         start = np.repeat(problem.mean_center(), int(init), axis=0)
     else:
         start = check_centers(init, problem.d, "init")
@@ -214,5 +221,5 @@ def anneal(
             if on_beta is not None and on_beta(record, centers):
                 status = Status.STOPPED
                 break
-            beta = schedule.next(problem, beta, summary)
+            beta = schedule.next(problem, State(beta, summary, record.n_distinct, len(Y)))
     return AnnealingResult(path[-1].copy(), last, history, path, status)

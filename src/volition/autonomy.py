@@ -225,29 +225,26 @@ class FixedAutonomy(Autonomy):
 
     def __init__(self, matrix: Any) -> None:
         self.labels: list[Any] | None = None
+        tables = matrix
         if isinstance(matrix, Mapping):
             if not matrix:
                 raise ValueError("FixedAutonomy: the dict of matrices is empty.")
-            self.labels = list(matrix)
-            shapes = {np.shape(m) for m in matrix.values()}
-            if len(shapes) > 1:
-                raise ValueError(
-                    f"FixedAutonomy: all groups need matrices of one shape, got {sorted(shapes)}."
-                )
-            P = np.stack([np.asarray(m, dtype=np.float64) for m in matrix.values()])
-            names = [f"autonomy matrix of group {label!r}" for label in self.labels]
-        else:
-            P = np.array(matrix, dtype=np.float64)
-            P = P[None] if P.ndim == 2 else P
-            names = [f"autonomy matrix of group {g}" for g in range(len(P))]
+            self.labels, tables = list(matrix), list(matrix.values())
+        try:
+            P = np.array(tables, dtype=np.float64)
+        except (TypeError, ValueError):
+            raise ValueError(
+                "FixedAutonomy needs numbers in square matrices of one shape (K, K)."
+            ) from None
+        P = P[None] if P.ndim == 2 else P
         if P.ndim != 3 or P.shape[1] != P.shape[2] or 0 in P.shape:
             raise ValueError(
                 "FixedAutonomy needs a square matrix (K, K) of p(k|j), or one per group "
                 f"(G, K, K), got shape {np.shape(matrix)}."
             )
-        names = ["autonomy matrix"] if len(P) == 1 and self.labels is None else names
-        for name, rows in zip(names, P, strict=True):
-            check_stochastic(rows, name)
+        for label, rows in zip(self.labels or range(len(P)), P, strict=True):
+            several = len(P) > 1 or self.labels is not None
+            check_stochastic(rows, f"autonomy matrix{f' of group {label!r}' if several else ''}")
         self.matrix: FloatArray = P / P.sum(axis=2, keepdims=True)
 
     @property
@@ -285,16 +282,16 @@ class FixedAutonomy(Autonomy):
                 f"got {groups.shape}."
             )
         labels = list(range(len(self.matrix))) if self.labels is None else self.labels
-        found, inverse = np.unique(groups, return_inverse=True)
         codes = {label: code for code, label in enumerate(labels)}
-        unknown = [label for label in found.tolist() if label not in codes]
-        if unknown:
-            row = int(np.flatnonzero(groups == unknown[0])[0])
-            raise ValueError(
-                f"groups has {unknown[0]!r} at row {row}, which has no autonomy matrix; "
-                f"allowed: {labels}."
-            )
-        return np.array([codes[label] for label in found.tolist()], dtype=np.int64)[inverse]
+        out = np.empty(n_samples, dtype=np.int64)
+        for row, label in enumerate(groups.tolist()):
+            if label not in codes:
+                raise ValueError(
+                    f"groups has {label!r} at row {row}, which has no autonomy matrix; "
+                    f"allowed: {labels}."
+                )
+            out[row] = codes[label]
+        return out
 
     def __repr__(self) -> str:
         groups = f", n_groups={len(self.matrix)}" if len(self.matrix) > 1 else ""
@@ -420,18 +417,15 @@ class CallableAutonomy(Autonomy):
                 "The function given to CallableAutonomy must return a torch tensor of shape "
                 f"(n, K, K) = ({n}, {K}, {K}), or (K, K), got {got}."
             )
-        p = p.expand(n, K, K)
-        wrong = (p.detach().sum(2) - 1).abs() > 1e-4
-        if (
-            bool(wrong.any())
-            or bool((p.detach() < 0).any())
-            or not bool(p.detach().sum().isfinite())
-        ):
-            rows = p.detach().cpu().double().numpy()
-            try:
-                check_stochastic(rows, f"CallableAutonomy (entities counted from {first_row})")
-            except ValueError as error:
-                raise ValueError(str(error)) from None
+        p = p.expand(n, K, K).to(dtype=X.dtype, device=X.device)
+        check = p.detach()
+        tolerance = 1e-6 if X.dtype == torch.float64 else 1e-4
+        wrong = ((check.sum(2) - 1).abs() > tolerance) | (check < 0).any(2)
+        wrong |= ~check.isfinite().all(2)
+        if bool(wrong.any()):
+            i = int(torch.nonzero(wrong)[0, 0])
+            name = f"CallableAutonomy, entity {first_row + i}"
+            check_stochastic(check[i].cpu().double().numpy(), name)
         return p
 
     def transition(self, chunk: Chunk, Y: Tensor, cost: Cost) -> DenseTransition:

@@ -172,7 +172,7 @@ def _autonomy(
 
 def _run(model: AutonomyAwareClustering, table: Table, out: Path, quiet: bool, source: str) -> None:
     X, weight = table.values, table.weight
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, soft_wrap=True, markup=False)
     if not quiet and sys.stdout.isatty():
         from sklearn.callback import ProgressBar
 
@@ -203,7 +203,7 @@ def _run(model: AutonomyAwareClustering, table: Table, out: Path, quiet: bool, s
         _write_results(model, ignoring, table, summary, folder)
     _print(console, summary, out)
     for message in dict.fromkeys(str(w.message) for w in caught):
-        console.print(f"[yellow]Warning:[/] {message}")
+        console.print(f"Warning: {message}")
 
 
 def _summary(
@@ -276,8 +276,10 @@ def _write_results(
     )
     for ax in figure.axes:
         names = table.columns if "haversine" not in model.metric else table.columns[::-1]
+        if len(names) <= 2:
+            ax.set_xlabel(names[0])
         if len(names) == 2:
-            ax.set(xlabel=names[0], ylabel=names[1])
+            ax.set_ylabel(names[1])
     figure.savefig(folder / "clusters.png", dpi=140)
 
 

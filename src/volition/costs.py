@@ -165,7 +165,7 @@ class CallableCost(Cost):
                 "The cost function given as metric must return a torch tensor of shape "
                 f"(n, K) = ({len(X)}, {len(Y)}), got {got}."
             )
-        return out
+        return out.to(dtype=X.dtype, device=X.device)
 
     def __repr__(self) -> str:
         return f"CallableCost({getattr(self.fn, '__name__', self.fn)!s})"

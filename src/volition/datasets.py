@@ -74,7 +74,9 @@ def make_nested_groups(random_state: Any = 0) -> Bunch:
     (3200, 2)
     """
     rng = check_random_state(random_state)
-    corner, half, quarter, noise = 10.0, 1.6, 0.35, 0.05
+    # Overriders pull all centres towards the middle. Where that pull exceeds the distance between
+    # quarters, a centre without a group of its own drifts to the middle instead of splitting off.
+    corner, half, quarter, noise = 10.0, 5.0, 2.5, 0.4
     # Equal variance along both axes in total: what the halves add to x, the corners add to y.
     corner_y = np.sqrt(corner**2 + half**2 - quarter**2)
     sign = np.array([-1.0, 1.0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
-from numbers import Integral, Real
+from numbers import Real
 from time import perf_counter
 from typing import Any
 
@@ -24,12 +24,13 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from volition.annealing import AnnealingResult, Record, anneal, describe
 from volition.autonomy import Autonomy, Passive, RowAutonomy
+from volition.blocks import threads_for
 from volition.costs import Cost, resolve_cost
-from volition.portfolio import LADDER, Candidate, Search
+from volition.portfolio import AGREEMENT, Candidate, Search
 from volition.problem import Problem
 from volition.schedules import Explicit, Geometric, Schedule, resolve_schedule
 from volition.solvers import Armijo, FixedPoint, Gradient, Solution, Solver, Status
-from volition.validation import FloatArray, check_centers, check_finite
+from volition.validation import FloatArray, check_centers, check_finite, check_integer
 
 SOLVERS: dict[str, Callable[[], Solver]] = {
     "fixed_point": FixedPoint,
@@ -61,7 +62,8 @@ class AutonomyAwareClustering(
     init : "auto" or array of shape (K, d), default="auto"
         Centres to start from. With an array, only that start is used.
     n_init : "auto" or int, default="auto"
-        Rounds of k-means starts of ``solver="auto"``; "auto" means 3.
+        Rounds of k-means starts of ``solver="auto"``; "auto" means 3, or fewer once four starts
+        have led to the same best solution.
     solver : {"auto", "fixed_point", "armijo", "gradient"} or Solver, default="auto"
         "auto" combines many starts with exact-gradient polishing and keeps the best. The others
         anneal once: by Algorithm 1 and Algorithm 3 of the paper, or by the exact gradient.
@@ -71,7 +73,8 @@ class AutonomyAwareClustering(
     max_iter : int, default=300
         Largest number of iterations at one beta.
     tol : float, default=1e-6
-        Iterations end when centres move by less than this share of the data's spread.
+        Iterations end when centres move by less than this share of the data's spread; those of the
+        quasi-Newton solver when the free energy, in units of the data's, falls by less than tol².
     time_budget : float, optional
         Seconds after which no new start is begun; the best so far is kept.
     chunk_size : int, optional
@@ -94,7 +97,8 @@ class AutonomyAwareClustering(
     free_energy_ : float
         At ``beta_``.
     beta_ : float
-        The last beta.
+        The beta of the policy: the last one of annealing; with ``solver="auto"`` the last one of
+        an explicit schedule, else one at which the policy is hard at these centres.
     betas_ : ndarray
         The betas of annealing.
     history_ : list of Record
@@ -108,7 +112,9 @@ class AutonomyAwareClustering(
     n_iter_ : int
         Iterations, all starts and betas together.
     converged_ : bool
-        Whether the last iteration met ``tol``.
+        Whether the last iterations met ``tol`` or could not descend further.
+    uses_autonomy_proba_ : bool
+        Whether ``autonomy_proba`` was given, so that it is needed for prediction too.
     status_ : str
         How the fit ended, in words.
 
@@ -198,15 +204,15 @@ class AutonomyAwareClustering(
         began = perf_counter()
         deadline = _deadline(self.time_budget)
         tasks = _Tasks(self, X)
+        self.uses_autonomy_proba_ = autonomy_proba is not None
 
         if isinstance(self.solver, str) and self.solver == "auto":
             if init is None:
                 Y = self._search(problem, schedule, rng, deadline, tasks)
             else:
-                Y = self._polish(problem, schedule, init, rng)
+                Y = self._polish(problem, schedule, init, rng, tasks)
         else:
             solver = self._solver()
-            tasks.open(max_subtasks=None)
             result = anneal(
                 problem,
                 self.n_clusters if init is None else init,
@@ -242,12 +248,14 @@ class AutonomyAwareClustering(
         deadline: Callable[[], bool],
         tasks: _Tasks,
     ) -> FloatArray:
+        chosen = isinstance(self.n_init, str)
         search = Search(
             problem,
             self.n_clusters,
             random_state=rng,
             beta=_last_beta(schedule),
-            n_init=3 if self.n_init == "auto" else self.n_init,
+            n_init=3 if chosen else self.n_init,
+            agreement=AGREEMENT if chosen else None,
             max_iter=self.max_iter,
             tol=self.tol,
             schedule=None if isinstance(self.schedule, str) else schedule,
@@ -256,10 +264,10 @@ class AutonomyAwareClustering(
             on_end=tasks.end,
             on_beta=tasks.beta,
         )
-        tasks.open(max_subtasks=None)
         result = search.run()
         self.candidates_, self.winner_ = result.candidates, result.winner
         self._keep(result.annealing, result.n_iter, result.status)
+        self.beta_ = result.beta
         return result.centers
 
     def _polish(
@@ -268,6 +276,7 @@ class AutonomyAwareClustering(
         schedule: Schedule,
         init: FloatArray,
         rng: np.random.RandomState,
+        tasks: _Tasks,
     ) -> FloatArray:
         """Start from the user's centres only: no other start, no moved centres."""
         began = perf_counter()
@@ -279,18 +288,18 @@ class AutonomyAwareClustering(
             max_iter=self.max_iter,
             tol=self.tol,
         )
-        Y = search.finish(search.polish(problem, init))
-        beta = search.beta
-        if math.isinf(beta):
-            beta = LADDER[-1] / search.hardness(problem, Y)
+        tasks.begin("init")
+        with threads_for(problem.n_blocks):
+            Y, status = search.finish(search.polish(problem, init))
+        beta = search.beta_of(problem, Y)
         summary = problem.summary(Y, beta)
-        found = Solution(problem.centers(Y), summary.free_energy, search.n_iter, Status.CONVERGED)
+        found = Solution(problem.centers(Y), summary.free_energy, search.n_iter, status)
         record = describe(problem, found, beta, summary)
-        result = AnnealingResult(Y, beta, [record], [Y], Status.CONVERGED)
-        self._keep(result, search.n_iter, Status.CONVERGED)
+        self._keep(AnnealingResult(Y, beta, [record], [Y], status), search.n_iter, status)
         seconds = perf_counter() - began
         tried = Candidate("init", summary.hard_distortion, search.n_iter, seconds)
         self.candidates_, self.winner_ = [tried], "init"
+        tasks.end(tried, Y, beta)
         return Y
 
     def _keep(self, result: AnnealingResult, n_iter: int, status: Status) -> FloatArray:
@@ -298,8 +307,8 @@ class AutonomyAwareClustering(
         self.betas_ = np.array([record.beta for record in result.history])
         self.history_ = result.history
         self.transitions_ = result.transitions
-        self.n_iter_ = max(1, n_iter)
-        self.status_ = status.value
+        self.n_iter_: int = max(1, n_iter)
+        self.status_: str = status.value
         self.converged_ = status in (Status.CONVERGED, Status.STALLED)
         return result.centers
 
@@ -315,6 +324,18 @@ class AutonomyAwareClustering(
         self.labels_ = labels.astype(np.int32)
         self.distortion_, self.free_energy_ = summary.hard_distortion, summary.free_energy
         self._n_features_out = len(Y)
+
+    def fit_transform(
+        self,
+        X: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        groups: Any = None,
+        autonomy_proba: Any = None,
+    ) -> FloatArray:
+        """Fit, then return the expected cost of each prescription, shape (n, K)."""
+        self.fit(X, y, sample_weight, groups, autonomy_proba)
+        return self.transform(X, groups=groups, autonomy_proba=autonomy_proba)
 
     # -- using ------------------------------------------------------------------------------------
 
@@ -384,12 +405,12 @@ class AutonomyAwareClustering(
     # -- checks -----------------------------------------------------------------------------------
 
     def _check_params(self) -> None:
-        _check_integer(self.n_clusters, "n_clusters", 1)
-        _check_integer(self.max_iter, "max_iter", 1)
+        check_integer(self.n_clusters, "n_clusters", 1)
+        check_integer(self.max_iter, "max_iter", 1)
         if not (isinstance(self.n_init, str) and self.n_init == "auto"):
-            _check_integer(self.n_init, "n_init", 1, " or 'auto'")
+            check_integer(self.n_init, "n_init", 1, " or 'auto'")
         if self.chunk_size is not None:
-            _check_integer(self.chunk_size, "chunk_size", 1, " or None")
+            check_integer(self.chunk_size, "chunk_size", 1, " or None")
         if not isinstance(self.tol, Real) or not 0 <= self.tol < math.inf:
             raise ValueError(f"tol must be a finite number >= 0, got {self.tol!r}.")
         if self.time_budget is not None and not (
@@ -405,7 +426,7 @@ class AutonomyAwareClustering(
                 f"FixedAutonomy(matrix), got {self.autonomy!r}."
             )
         known = isinstance(self.solver, str) and self.solver in ("auto", *SOLVERS)
-        if not known and not hasattr(self.solver, "solve"):
+        if not known and (isinstance(self.solver, type) or not hasattr(self.solver, "solve")):
             raise ValueError(
                 f"solver must be one of {['auto', *SOLVERS]} or a Solver, got {self.solver!r}."
             )
@@ -468,6 +489,11 @@ class AutonomyAwareClustering(
     ) -> Problem:
         check_is_fitted(self)
         X = self._check_X(X, reset=False)
+        if autonomy_proba is None and getattr(self, "uses_autonomy_proba_", False):
+            raise ValueError(
+                "This model was fitted with autonomy_proba; give autonomy_proba for these "
+                f"{len(X)} entities too."
+            )
         problem = self._problem(X, groups, autonomy_proba, sample_weight)
         problem.autonomy.check(len(self.cluster_centers_), len(X))
         return problem
@@ -478,20 +504,17 @@ class _Tasks:
 
     def __init__(self, estimator: AutonomyAwareClustering, X: FloatArray) -> None:
         self.estimator, self.X = estimator, X
-        self.root: Any = None
         self.start: Any = None
-
-    def open(self, max_subtasks: int | None) -> None:
-        self.root = self.estimator._init_callback_context(max_subtasks=max_subtasks)
-        self.root.call_on_fit_task_begin(estimator=self.estimator, X=self.X)
+        self.root = estimator._init_callback_context(max_subtasks=None)
+        self.root.call_on_fit_task_begin(estimator=estimator, X=X)
 
     def begin(self, name: str) -> None:
         subtasks = None if name == "annealed" else 0
         self.start = self.root.subcontext(task_name=name, max_subtasks=subtasks)
         self.start.call_on_fit_task_begin(estimator=self.estimator, X=self.X)
 
-    def end(self, candidate: Candidate, centers: FloatArray) -> bool:
-        stop = self._end(self.start, centers)
+    def end(self, candidate: Candidate, centers: FloatArray, beta: float) -> bool:
+        stop = self._end(self.start, centers, beta)
         self.start = None
         return stop
 
@@ -502,24 +525,17 @@ class _Tasks:
         return self._end(context, centers, record.beta)
 
     def close(self) -> None:
-        if self.root is not None:
-            self.root.call_on_fit_task_end(estimator=self.estimator, X=self.X)
+        self.root.call_on_fit_task_end(estimator=self.estimator, X=self.X)
 
-    def _end(self, context: Any, centers: FloatArray, beta: float | None = None) -> bool:
+    def _end(self, context: Any, centers: FloatArray, beta: float) -> bool:
         def state() -> dict[str, Any]:
-            known = getattr(self.estimator, "beta_", 1.0) if beta is None else beta
-            return {"cluster_centers_": centers.astype(self.X.dtype), "beta_": known}
+            return {"cluster_centers_": centers.astype(self.X.dtype), "beta_": beta}
 
         return bool(
             context.call_on_fit_task_end(
                 estimator=self.estimator, X=self.X, reconstruction_attributes=state
             )
         )
-
-
-def _check_integer(value: Any, name: str, low: int, also: str = "") -> None:
-    if not isinstance(value, Integral) or isinstance(value, bool) or value < low:
-        raise ValueError(f"{name} must be an integer >= {low}{also}, got {value!r}.")
 
 
 def _device(device: Any) -> str:

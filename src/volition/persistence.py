@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
@@ -20,7 +21,7 @@ from volition.autonomy import (
     FixedAutonomy,
     Passive,
 )
-from volition.costs import CallableCost, resolve_cost
+from volition.costs import METRICS, Cost, resolve_cost
 from volition.estimators import AutonomyAwareClustering
 from volition.portfolio import Candidate
 from volition.schedules import Explicit, Geometric
@@ -39,6 +40,7 @@ _SCALARS = (
     "converged_",
     "status_",
     "n_features_in_",
+    "uses_autonomy_proba_",
 )
 _RECORDS: dict[str, Any] = {
     "history_": Record,
@@ -104,6 +106,8 @@ def save_model(model: AutonomyAwareClustering, path: Any) -> Path:
 
 
 def _write(path: Path, tensors: dict[str, np.ndarray], header: str) -> Path:
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"{path} cannot be written: there is no folder {path.parent}.")
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     os.close(handle)
     try:
@@ -153,8 +157,13 @@ def load_model(path: Any, *, autonomy: Any = None, metric: Any = None) -> Autono
             f"{path} has format {header.get('format')!r}, version {header.get('version')!r}; "
             f"this release reads {FORMAT!r}, version {VERSION}."
         )
+    given = {"autonomy": autonomy, "metric": metric}
+    for name, value in given.items():
+        saved = header["params"][name]
+        if value is not None and not (isinstance(saved, dict) and saved["kind"] == "function"):
+            raise ValueError(f"{path} holds its own {name}; {name}= is only for Python functions.")
     params = {
-        name: _decode(value, name, tensors, {"autonomy": autonomy, "metric": metric}.get(name))
+        name: _decode(value, name, tensors, given.get(name))
         for name, value in header["params"].items()
     }
     model = AutonomyAwareClustering(**params)
@@ -193,14 +202,19 @@ def _encode(value: Any, key: str, tensors: dict[str, np.ndarray]) -> Any:
     if name in _OBJECTS and type(value) is _OBJECTS[name]:
         fields = {f: _encode(v, f"{key}.{f}", tensors) for f, v in vars(value).items()}
         return {"kind": name, "fields": fields}
-    if isinstance(value, Autonomy | CallableCost) or callable(value):
-        return {"kind": "function"}
-    if hasattr(value, "pairwise"):
+    named = isinstance(value, Cost) and value.name in METRICS
+    if named and type(value) is type(resolve_cost(value.name)):
         return value.name
-    if isinstance(value, list | tuple) and all(isinstance(v, int | float) for v in value):
-        return {"kind": "list", "values": list(value)}
-    if hasattr(value, "__array__"):
-        tensors[key] = np.ascontiguousarray(value)
+    if isinstance(value, Autonomy | Cost) or callable(value):
+        return {"kind": "function"}
+    if isinstance(value, torch.device):
+        return str(value)
+    try:
+        array = np.ascontiguousarray(value)
+    except ValueError:
+        array = np.empty(0, dtype=object)
+    if array.dtype.kind in "fiu":
+        tensors[key] = array
         return {"kind": "array", "tensor": key}
     raise ValueError(f"The parameter {key.removeprefix('param.')}={value!r} cannot be saved.")
 
@@ -221,8 +235,6 @@ def _decode(value: Any, name: str, tensors: dict[str, np.ndarray], given: Any = 
         return FixedAutonomy(matrix if labels is None else dict(zip(labels, matrix, strict=True)))
     if kind == "Passive":
         return Passive()
-    if kind == "list":
-        return value["values"]
     if kind == "array":
         return tensors[value["tensor"]]
     if kind in _OBJECTS:

@@ -24,7 +24,7 @@ from volition.autonomy import Passive
 from volition.blocks import threads_for
 from volition.problem import Problem
 from volition.schedules import Geometric, Schedule
-from volition.solvers import FixedPoint, Gradient, Status
+from volition.solvers import FixedPoint, Gradient, Solution, Status
 from volition.validation import FloatArray
 
 #: entities on which the search runs; the best are then polished on all
@@ -66,6 +66,7 @@ class SearchResult:
     """The best centres, and the report."""
 
     centers: FloatArray
+    beta: float
     candidates: list[Candidate]
     winner: str
     annealing: AnnealingResult
@@ -73,9 +74,9 @@ class SearchResult:
     status: Status
 
 
-#: called when a candidate begins (name) and when it is done (candidate, centers)
+#: called when a candidate begins (name) and when it is done (candidate, centers, beta)
 OnBegin = Callable[[str], Any]
-OnEnd = Callable[[Candidate, FloatArray], Any]
+OnEnd = Callable[[Candidate, FloatArray, float], Any]
 
 
 @dataclass
@@ -92,6 +93,8 @@ class Search:
         The beta whose free energy counts; at infinity that is the distortion.
     n_init : int, default=3
         Rounds of k-means starts; each round has one with K, K/2 and K/3 distinct centres.
+    agreement : int or None
+        No further start is tried once so many have led to the best solution; None tries all.
     max_iter, tol : int, float
         Of each exact-gradient run.
     schedule : Schedule, optional
@@ -121,12 +124,13 @@ class Search:
     random_state: np.random.RandomState
     beta: float = math.inf
     n_init: int = 3
+    agreement: int | None = AGREEMENT
     max_iter: int = 300
     tol: float = 1e-6
     schedule: Schedule | None = None
     out_of_time: Callable[[], bool] = lambda: False
     on_begin: OnBegin = lambda name: None
-    on_end: OnEnd = lambda candidate, centers: False
+    on_end: OnEnd = lambda candidate, centers, beta: False
     on_beta: OnBeta | None = None
     candidates: list[Candidate] = field(default_factory=list)
     n_iter: int = 0
@@ -141,17 +145,21 @@ class Search:
     def run(self) -> SearchResult:
         """Try everything; keep the best."""
         with threads_for(self._work.n_blocks):
-            best, annealing, status = self._search()
+            best, annealing, stopped = self._search()
         with threads_for(self.problem.n_blocks):
-            Y = self.finish(best.centers)
-        return SearchResult(Y, self.candidates, best.name, annealing, self.n_iter, status)
+            Y, status = self.finish(best.centers)
+        return SearchResult(
+            Y, self.beta_of(self.problem, Y), self.candidates, best.name, annealing,
+            self.n_iter, stopped or status,
+        )  # fmt: skip
 
-    def _search(self) -> tuple[Found, AnnealingResult, Status]:
-        status, annealing = Status.CONVERGED, None
+    def _search(self) -> tuple[Found, AnnealingResult, Status | None]:
+        """Return the best of all starts, the annealed one, and what stopped the search, if any."""
+        stopped, annealing = None, None
         found: list[Found] = []
         for name, start in self._starts():
             if found and self.out_of_time():
-                status = Status.OUT_OF_TIME
+                stopped = Status.OUT_OF_TIME
                 break
             if self._agreed(found):
                 break
@@ -163,29 +171,31 @@ class Search:
                 self.n_iter += annealing.n_iter
             Y = self.polish(self._work, Y)
             found.append(Found(self.value(self._work, Y), Y, name))
-            if self._report(name, found[-1], began, before):
-                status = Status.STOPPED
+            asked = self._report(name, found[-1], began, before)
+            if asked or (annealing is not None and annealing.status is Status.STOPPED):
+                stopped = Status.STOPPED
                 break
         assert annealing is not None
         ranked = self._ranked(found)
-        if status is Status.CONVERGED and self.n_clusters > 1:
+        if stopped is None and self.n_clusters > 1:
             apart = [ranked[0]]
             for one in [] if self._agreed(found) else ranked[1:]:
-                if one.value > apart[-1].value * (1 + 1e-4):
+                if one.value > apart[-1].value + 1e-4 * abs(apart[-1].value):
                     apart.append(one)
             for base in apart[:BASES]:
-                improved, status = self._reallocate(base)
+                improved, stopped = self._reallocate(base)
                 found.append(improved)
-                if status is not Status.CONVERGED:
+                if stopped is not None:
                     break
             ranked = self._ranked(found)
-        return ranked[0], annealing, status
+        return ranked[0], annealing, stopped
 
     def _agreed(self, found: list[Found]) -> bool:
         """Whether so many starts led to the best solution that more are hardly worth their time."""
         best = min((one.value for one in found), default=math.inf)
         near = TIE * self._work.cost_scale * 100
-        return sum(one.value <= best + near for one in found) >= AGREEMENT
+        agreeing = sum(one.value <= best + near for one in found)
+        return self.agreement is not None and agreeing >= self.agreement
 
     def _ranked(self, found: list[Found]) -> list[Found]:
         """Sort by value; of equals (the same solution found again) the first stands for all."""
@@ -197,9 +207,14 @@ class Search:
         return sorted(kept, key=lambda one: one.value)
 
     def _report(self, name: str, found: Found, began: float, before: int) -> bool:
-        candidate = Candidate(name, found.value, self.n_iter - before, perf_counter() - began)
+        cost = self._work.moments(found.centers, math.inf).free_energy
+        candidate = Candidate(name, cost, self.n_iter - before, perf_counter() - began)
         self.candidates.append(candidate)
-        return bool(self.on_end(candidate, found.centers))
+        return bool(self.on_end(candidate, found.centers, self.beta_of(self._work, found.centers)))
+
+    def beta_of(self, problem: Problem, Y: FloatArray) -> float:
+        """Return the beta that counts, or if that is infinite one at which the policy is hard."""
+        return self.beta if math.isfinite(self.beta) else LADDER[-1] / self.hardness(problem, Y)
 
     # -- starts -----------------------------------------------------------------------------------
 
@@ -259,7 +274,8 @@ class Search:
         for t in (0.01, 0.1, 0.3, 0.6):
             partly = self._work.with_autonomy(self._work.autonomy.scaled(t))
             scale = self.hardness(partly, Y)
-            Y = self._descend(partly, Y, min(200 / scale, self.beta), 60, 1e-4)
+            beta = min(200 / scale, self.beta)
+            Y = self._descend(partly, Y, beta, 60, 1e-4).centers.cpu().numpy()
         return Y
 
     # -- improving --------------------------------------------------------------------------------
@@ -276,37 +292,38 @@ class Search:
         for rung in ladder:
             beta = rung / self.hardness(problem, Y)
             if beta < self.beta:
-                Y = self._descend(problem, Y, beta, max_iter, tol)
-        return self._descend(problem, Y, self.beta, max_iter, tol)
+                Y = self._descend(problem, Y, beta, max_iter, tol).centers.cpu().numpy()
+        return self._descend(problem, Y, self.beta, max_iter, tol).centers.cpu().numpy()
 
     def hardness(self, problem: Problem, Y: FloatArray) -> float:
         """Return the distortion, kept away from zero: the cost that sets the scale of beta."""
-        return max(problem.distortion(Y), 1e-9 * problem.cost_scale)
+        return max(problem.moments(Y, math.inf).free_energy, 1e-9 * problem.cost_scale)
 
     def _descend(
         self, problem: Problem, Y: FloatArray, beta: float, max_iter: int, tol: float
-    ) -> FloatArray:
-        solution = Gradient().solve(problem, problem.centers(Y), beta, max_iter=max_iter, tol=tol)
+    ) -> Solution:
+        start = problem.centers(Y)
+        solution = Gradient().solve(problem, start, beta, max_iter=max_iter, tol=tol)
         self.n_iter += solution.n_iter
-        return solution.centers.cpu().numpy()
+        return solution
 
-    def finish(self, Y: FloatArray) -> FloatArray:
+    def finish(self, Y: FloatArray) -> tuple[FloatArray, Status]:
         """Converge on all entities."""
         problem = self.problem
         if self._work is not problem:
             Y = self.polish(problem, Y, LADDER[-1:])
-        Y = self._descend(problem, Y, self.beta, self.max_iter, self.tol)
+        solution = self._descend(problem, Y, self.beta, self.max_iter, self.tol)
+        status = solution.status
         if problem.cost.mean_is_optimal and not problem.autonomy.depends_on_centers:
             # Weighted means are exact where a quasi-Newton step is only close.
             solution = FixedPoint().solve(
-                problem, problem.centers(Y), self.beta, max_iter=self.max_iter, tol=1e-14
+                problem, solution.centers, self.beta, max_iter=self.max_iter, tol=1e-14
             )
             self.n_iter += solution.n_iter
-            Y = solution.centers.cpu().numpy()
-        return Y
+        return solution.centers.cpu().numpy(), status
 
-    def _reallocate(self, base: Found) -> tuple[Found, Status]:
-        """Move centres, one at a time, to where they help most."""
+    def _reallocate(self, base: Found) -> tuple[Found, Status | None]:
+        """Move centres, one at a time, to where they help most; also say what stopped it."""
         work, best = self._work, base
         for number in range(ROUNDS):
             began, before = perf_counter(), self.n_iter
@@ -316,20 +333,25 @@ class Search:
             race: list[Found] = []
             for move in self._moves(best.centers):
                 if self.out_of_time():
-                    return best, Status.OUT_OF_TIME
+                    break
                 beta = min(LADDER[-2] / self.hardness(work, move), self.beta)
-                Y = self._descend(work, move, beta, SPRINT, 1e-4)
+                Y = self._descend(work, move, beta, SPRINT, 1e-4).centers.cpu().numpy()
                 race.append(Found(self.value(work, Y), Y, name))
             trials = [best]
             for runner in self._ranked(race)[:FINISHERS]:
+                if self.out_of_time():
+                    break
                 Y = self.polish(work, runner.centers, LADDER[1:])
                 trials.append(Found(self.value(work, Y), Y, f"{base.name}, reallocated"))
             after = self._ranked(trials)[0]
-            stop = self._report(name, after, began, before)
-            if stop or after is best or after.value > best.value - 1e-6 * work.cost_scale:
-                return after, Status.STOPPED if stop else Status.CONVERGED
+            if self._report(name, after, began, before):
+                return after, Status.STOPPED
+            if self.out_of_time():
+                return after, Status.OUT_OF_TIME
+            if after is best or after.value > best.value - 1e-6 * work.cost_scale:
+                return after, None
             best = after
-        return best, Status.CONVERGED
+        return best, None
 
     def _moves(self, Y: FloatArray) -> list[FloatArray]:
         """Return the most promising layouts with one centre moved, judged before optimising."""

@@ -306,9 +306,7 @@ class Problem:
     def _state(self, Y: Any, beta: float, out: tuple[Tensor, Tensor] | None) -> Summary:
         with torch.no_grad():
             y = self._local(self.centers(Y))
-            tables = None
-            if self._collapses:
-                tables = self._tables(y, self.autonomy.shared(y, self.cost))
+            tables = self._exact_tables(Y) if self._collapses else None
             step = self._chunk_rows(len(y)) // (1 if self.chunk_size else 2) or 1
 
             def run(block: Block) -> Sums:
@@ -354,7 +352,7 @@ class Problem:
     def distortion(self, Y: Any, labels: Any = None) -> float:
         """Return the distortion of the hard policy, or of the prescriptions ``labels``."""
         if labels is None:
-            return self.moments(Y, math.inf).free_energy
+            return self.summary(Y, math.inf).hard_distortion
         expected = self.expected_costs(Y)
         chosen = np.take_along_axis(expected, np.asarray(labels)[:, None], axis=1)[:, 0]
         return float(chosen.astype(np.float64) @ self.weight.astype(np.float64))
@@ -404,6 +402,10 @@ class Problem:
         row = torch.cat([square * factor, y * (-2 * factor)], dim=1)
         folded = (P @ row).transpose(1, 2)
         return torch.cat([folded, torch.ones_like(folded[:, :1])], dim=1)
+
+    def _exact_tables(self, Y: Any) -> Tensor:
+        y = self.centers(Y) - self._origin
+        return self._tables(y, self.autonomy.shared(y, self.cost))
 
     def _collapsed_block(self, block: Block, tables: Tensor, chunk: int, hard: bool) -> Sums:
         sums = torch.zeros(
@@ -505,11 +507,11 @@ class Problem:
         if not self._collapses:
             chunk, transition = self._chunk(rows, group, y)
             return transition.expected(chunk.D)
-        if tables is None:
-            tables = self._tables(y, self.autonomy.shared(y, self.cost))
-        points = self._data[rows, :-1]
+        tables = self._exact_tables(y + self._origin) if tables is None else tables
+        # In double precision: near a centre the three terms cancel almost completely.
+        points = self._data[rows, :-1].double()
         square = (points[:, 1:] * points[:, 1:]).sum(1, keepdim=True)
-        return (points @ tables[group, :-1]).add_(square).clamp_(min=0)
+        return (points @ tables[group, :-1]).add_(square).clamp_(min=0).to(self.dtype)
 
     def _chunk(self, rows: slice, group: int, y: Tensor) -> tuple[Chunk, Transition]:
         x = self._data[rows, 1:-1]

@@ -5,12 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from volition.costs import SquaredEuclidean
 from volition.problem import Problem, Summary
+
+
+class State(NamedTuple):
+    """What a schedule may look at: where annealing has got to."""
+
+    beta: float
+    summary: Summary
+    n_distinct: int
+    n_clusters: int
 
 
 class Schedule(Protocol):
@@ -19,8 +28,8 @@ class Schedule(Protocol):
     def start(self, problem: Problem) -> float:
         """Return the first beta."""
 
-    def next(self, problem: Problem, beta: float, summary: Summary) -> float | None:
-        """Return the beta after this one, or None at the end."""
+    def next(self, problem: Problem, state: State) -> float | None:
+        """Return the beta after that of ``state``, or None at the end."""
 
 
 def first_beta(problem: Problem) -> float:
@@ -45,8 +54,10 @@ class Geometric:
     beta_min : float, optional
         By default half the first critical beta of obedient entities.
     beta_max : float, optional
-        The last beta is the largest that does not exceed it. By default annealing ends once the
-        policy is hard: when softness adds less than ``hardness`` of the distortion.
+        The last beta is the largest that does not exceed it. By default annealing ends once all
+        centres are distinct and the policy is hard: softness adds less than ``hardness`` of the
+        distortion. While some centres still coincide a split may be pending, at however small a
+        scale; annealing then goes on to 10⁸ times the first beta.
     tau : float, default=1.1
         Factor between betas.
     hardness : float, default=1e-4
@@ -79,17 +90,16 @@ class Geometric:
         first = first_beta(problem) if self.beta_min is None else self.beta_min
         return first if self.beta_max is None else min(first, self.beta_max)
 
-    def next(self, problem: Problem, beta: float, summary: Summary) -> float | None:
-        ahead = beta * self.tau
+    def next(self, problem: Problem, state: State) -> float | None:
+        ahead = state.beta * self.tau
         if self.beta_max is not None:
             return ahead if ahead <= self.beta_max * (1 + 1e-12) else None
-        softness = summary.distortion - summary.hard_distortion
-        floor = 1e-9 * problem.cost_scale
-        # Coincident centres are "hard" at once; before anything has split that means nothing.
-        begun = beta > 40 * first_beta(problem)
-        if begun and softness <= max(self.hardness * summary.hard_distortion, floor):
+        cost, floor = state.summary.hard_distortion, 1e-9 * problem.cost_scale
+        softness = state.summary.distortion - cost
+        hard = softness <= max(self.hardness * cost, floor)
+        if hard and (state.n_distinct == state.n_clusters or cost <= floor):
             return None
-        return ahead if beta < 1e12 * first_beta(problem) else None
+        return ahead if ahead <= 1e8 * first_beta(problem) else None
 
 
 @dataclass(frozen=True)
@@ -116,12 +126,12 @@ class Explicit:
     def start(self, problem: Problem) -> float:
         return self.betas[0]
 
-    def next(self, problem: Problem, beta: float, summary: Summary) -> float | None:
-        later = [b for b in self.betas if b > beta]
+    def next(self, problem: Problem, state: State) -> float | None:
+        later = [b for b in self.betas if b > state.beta]
         return later[0] if later else None
 
 
-def resolve_schedule(schedule: Any, tau: float = 1.1) -> Schedule:
+def resolve_schedule(schedule: Any) -> Schedule:
     """Turn what a user gives as ``schedule`` into a :class:`Schedule`.
 
     Examples
@@ -132,8 +142,8 @@ def resolve_schedule(schedule: Any, tau: float = 1.1) -> Schedule:
     """
     if isinstance(schedule, str):
         if schedule in ("auto", "geometric"):
-            return Geometric(tau=tau)
-    elif isinstance(schedule, Sequence | np.ndarray):
+            return Geometric()
+    elif isinstance(schedule, Sequence | np.ndarray) and not isinstance(schedule, type):
         try:
             return Explicit(tuple(float(b) for b in schedule))
         except TypeError:

@@ -53,7 +53,7 @@ def read_table(
     if path.is_dir():
         raise ValueError(f"{path} is a folder; a CSV or Parquet file is needed.")
     read = _read_parquet if path.suffix.lower() in (".parquet", ".pq") else _read_csv
-    header, cells = read(path)
+    header, cells, lines = read(path)
     for name in [*(columns or []), *filter(None, (weight, id_column))]:
         if name not in header:
             raise ValueError(f"{path} has no column '{name}'; it has {', '.join(header)}.")
@@ -63,50 +63,68 @@ def read_table(
         raise ValueError(f"{path} has no column left for the entities.")
     if len(next(iter(cells.values()))) == 0:
         raise ValueError(f"{path} has a header but no rows.")
-    first_line = 2 if read is _read_csv else 1
-    values = np.column_stack([_numbers(cells[c], c, path, first_line) for c in chosen])
+    values = np.column_stack([_numbers(cells[c], c, path, lines) for c in chosen])
     return Table(
         chosen,
         values,
-        None if weight is None else _numbers(cells[weight], weight, path, first_line),
+        None if weight is None else _numbers(cells[weight], weight, path, lines),
         None if id_column is None else [str(v) for v in cells[id_column]],
     )
 
 
-def _read_csv(path: Path) -> tuple[list[str], dict[str, Any]]:
+def _rows_of(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yield line number and cells of each line that is not blank; find out the delimiter."""
     try:
         with open(path, newline="", encoding="utf-8-sig") as stream:
-            sample = stream.readline()
-            if not sample.strip():
-                raise ValueError(f"{path} is empty; a header line and rows are needed.")
-            delimiter = max(",;\t", key=sample.count)
+            delimiter = max(",;\t", key=stream.readline().count)
             stream.seek(0)
-            rows = csv.reader(stream, delimiter=delimiter)
-            header = [name.strip() for name in next(rows)]
-            if len(set(header)) < len(header):
-                twice = next(name for name in header if header.count(name) > 1)
-                raise ValueError(f"{path} has the column '{twice}' more than once.")
-            body = []
-            for row in rows:
-                if not row:
-                    continue
-                if len(row) != len(header):
-                    raise ValueError(
-                        f"{path}, line {rows.line_num}: {len(row)} cells, but the header has "
-                        f"{len(header)}."
-                    )
-                body.append(row)
+            reader = csv.reader(stream, delimiter=delimiter)
+            for row in reader:
+                if any(cell.strip() for cell in row):
+                    yield reader.line_num, row
     except UnicodeDecodeError:
         raise ValueError(f"{path} is not a text file in UTF-8.") from None
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}.") from None
     except csv.Error as error:
         raise ValueError(f"{path} cannot be read as CSV: {error}.") from None
+
+
+def _read_csv(path: Path) -> tuple[list[str], dict[str, Any], list[int]]:
+    rows = _rows_of(path)
+    first = next(rows, None)
+    if first is None:
+        raise ValueError(f"{path} is empty; a header line and rows are needed.")
+    header = [name.strip() for name in first[1]]
+    if all(_is_number(name) for name in header):
+        raise ValueError(
+            f"{path} has no header: its first line holds numbers only ({', '.join(header)}); add a "
+            "line with the columns' names."
+        )
+    if len(set(header)) < len(header):
+        twice = next(name for name in header if header.count(name) > 1)
+        raise ValueError(f"{path} has the column '{twice}' more than once.")
+    lines, body = [], []
+    for line, row in rows:
+        if len(row) != len(header):
+            raise ValueError(
+                f"{path}, line {line}: {len(row)} cells, but the header has {len(header)}."
+            )
+        lines.append(line)
+        body.append(row)
     columns = list(zip(*body, strict=True)) if body else [()] * len(header)
-    return header, dict(zip(header, columns, strict=True))
+    return header, dict(zip(header, columns, strict=True)), lines
 
 
-def _read_parquet(path: Path) -> tuple[list[str], dict[str, Any]]:
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _read_parquet(path: Path) -> tuple[list[str], dict[str, Any], list[int]]:
     try:
         import pyarrow
         import pyarrow.parquet
@@ -117,17 +135,17 @@ def _read_parquet(path: Path) -> tuple[list[str], dict[str, Any]]:
     except (pyarrow.ArrowInvalid, OSError) as error:
         raise ValueError(f"{path} cannot be read as Parquet: {error}.") from None
     cells = {name: table[name].to_pylist() for name in table.column_names}
-    return list(table.column_names), cells
+    return list(table.column_names), cells, list(range(1, table.num_rows + 1))
 
 
-def _numbers(cells: Sequence[Any], name: str, path: Path, first_line: int) -> FloatArray:
+def _numbers(cells: Sequence[Any], name: str, path: Path, lines: list[int]) -> FloatArray:
     try:
         values = np.array(cells, dtype=np.float64)
         if np.isfinite(values).all():
             return values
     except (TypeError, ValueError):
         pass
-    for line, cell in enumerate(cells, start=first_line):
+    for line, cell in zip(lines, cells, strict=True):
         try:
             if np.isfinite(float(cell)):
                 continue
@@ -146,21 +164,14 @@ def read_matrix(path: Path) -> FloatArray:
     if not path.is_file():
         raise ValueError(f"No such file: {path}.")
     rows: list[list[float]] = []
-    with open(path, newline="", encoding="utf-8-sig") as stream:
-        reader = csv.reader(stream)
-        for row in reader:
-            if not row:
-                continue
-            numbers = []
-            for column, cell in enumerate(row):
-                try:
-                    numbers.append(float(cell))
-                except ValueError:
-                    raise ValueError(
-                        f"{path}, line {reader.line_num}, column {column + 1}: {cell!r} is not a "
-                        "number; the file must hold K rows of K probabilities, without header."
-                    ) from None
-            rows.append(numbers)
+    for line, cells in _rows_of(path):
+        for column, cell in enumerate(cells, start=1):
+            if not _is_number(cell):
+                raise ValueError(
+                    f"{path}, line {line}, column {column}: {cell!r} is not a number; the file "
+                    "must hold K rows of K probabilities, without header."
+                )
+        rows.append([float(cell) for cell in cells])
     if not rows or any(len(row) != len(rows) for row in rows):
         raise ValueError(
             f"{path} must hold K rows of K probabilities each, got {len(rows)} rows of "
@@ -190,19 +201,24 @@ def check_writable(folder: Path) -> None:
 
 @contextmanager
 def output_folder(folder: Path) -> Iterator[Path]:
-    """Give a temporary folder; on success its files move to ``folder``, else nothing is left."""
+    """Give a temporary folder; on success its files move to ``folder``, else nothing changes."""
+    made = [f for f in (folder, *folder.parents) if not f.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         work = Path(tempfile.mkdtemp(prefix=".volition-", dir=folder))
     except OSError as error:
-        raise ValueError(
-            f"The output folder {folder} cannot be written: {error.strerror}."
-        ) from None
+        reason = error.strerror
+        raise ValueError(f"The output folder {folder} cannot be written: {reason}.") from None
     try:
         yield work
-        for file in sorted(work.iterdir()):
+        files = sorted(work.iterdir())
+        for file in files:
+            if (folder / file.name).is_dir():
+                raise ValueError(f"{folder / file.name} is a folder, but a file must go there.")
+        made = []
+        for file in files:
             os.replace(file, folder / file.name)
     finally:
         shutil.rmtree(work, ignore_errors=True)
-        if not any(folder.iterdir()):
-            folder.rmdir()
+        for empty in made:
+            empty.rmdir()

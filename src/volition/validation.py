@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -130,3 +131,9 @@ def check_scalar(
     if not inside or not np.isfinite(number):
         raise ValueError(f"{name} must be a number in {allowed}, got {value!r}.")
     return number
+
+
+def check_integer(value: Any, name: str, low: int, also: str = "") -> None:
+    """Raise unless value is an integer of at least ``low``."""
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < low:
+        raise ValueError(f"{name} must be an integer >= {low}{also}, got {value!r}.")

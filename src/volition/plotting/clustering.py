@@ -83,7 +83,9 @@ def clustering_info(
         if geographic:  # latitude, longitude: north is up
             points, shown, axes = points[:, ::-1], shown[:, ::-1], (names[1], names[0])
     else:
-        pca = PCA(2).fit(X)
+        # Equal entities have no principal components: noise, in units of rounding, gives them some.
+        noise = np.random.RandomState(0).standard_normal((3, d)) * (1e-9 * np.abs(X).max() + 1e-9)
+        pca = PCA(2).fit(np.vstack([X, X[:1] + noise]))
         points, shown = pca.transform(X), pca.transform(centers)
         share = 100 * pca.explained_variance_ratio_
         first, second = (f"principal component {i + 1} ({share[i]:.0f} %)" for i in range(2))
@@ -130,6 +132,7 @@ class ClusteringDisplay:
         estimator: AutonomyAwareClustering,
         X: Any,
         *,
+        sample_weight: Any = None,
         groups: Any = None,
         autonomy_proba: Any = None,
         title: str | None = None,
@@ -144,7 +147,7 @@ class ClusteringDisplay:
         X : array or frame of shape (n, d)
             The entities to show. With more than two columns they are projected on their two
             principal components.
-        groups, autonomy_proba : optional
+        sample_weight, groups, autonomy_proba : optional
             As in ``fit``.
         title : str, optional
             By default the distortion of these entities.
@@ -157,7 +160,9 @@ class ClusteringDisplay:
         """
         policy = estimator.predict_proba(X, groups=groups, autonomy_proba=autonomy_proba)
         if title is None:
-            score = estimator.score(X, groups=groups, autonomy_proba=autonomy_proba)
+            score = estimator.score(
+                X, sample_weight=sample_weight, groups=groups, autonomy_proba=autonomy_proba
+            )
             title = f"K = {len(estimator.cluster_centers_)}, distortion {-score:.4g}"
         info = clustering_info(
             np.asarray(X),
@@ -205,6 +210,8 @@ def plot_comparison(
     X: Any,
     *,
     sample_weight: Any = None,
+    groups: Any = None,
+    autonomy_proba: Any = None,
     caption: str = "",
 ) -> Any:
     """Draw the model beside one that ignores autonomy; both are judged with autonomy.
@@ -217,8 +224,8 @@ def plot_comparison(
         A model fitted to the same entities as if they obeyed.
     X : array or frame of shape (n, d)
         The entities.
-    sample_weight : array of shape (n,), optional
-        Their weights.
+    sample_weight, groups, autonomy_proba : optional
+        As in ``fit``.
     caption : str, optional
         Parameters, written below.
 
@@ -242,7 +249,8 @@ def plot_comparison(
     figure, axes = plt.subplots(
         1, 2, figsize=(10, 4.8), layout="constrained", sharex=True, sharey=True
     )
-    good = -estimator.score(X, sample_weight=sample_weight)
+    given = {"groups": groups, "autonomy_proba": autonomy_proba}
+    good = -estimator.score(X, sample_weight=sample_weight, **given)
     bad = distortion(
         np.asarray(X),
         ignoring.cluster_centers_,
@@ -250,9 +258,10 @@ def plot_comparison(
         ignoring.predict(X),
         metric=estimator.metric,
         sample_weight=sample_weight,
+        **given,
     )
     ClusteringDisplay.from_estimator(
-        estimator, X, ax=axes[0], title=f"autonomy known: distortion {good:.4g}"
+        estimator, X, ax=axes[0], title=f"autonomy known: distortion {good:.4g}", **given
     )
     percent = f" ({100 * (bad / good - 1):+.1f} %)" if good > 0 else ""
     ClusteringDisplay.from_estimator(

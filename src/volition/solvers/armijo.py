@@ -57,10 +57,9 @@ class Armijo:
             found = self.descend(problem, Y, F, gradient, beta)
             if found is None:
                 return Solution(Y, F, n_iter, Status.STALLED, sigma)
-            new, sigma, _ = found
+            new, sigma, sums = found
             move = relative_move(problem, new, Y)
-            Y = new
-            F, gradient = problem.value_and_gradient(Y, beta)
+            Y, F, gradient = new, sums.free_energy, problem.gradient(new, beta, sums)
             if move <= tol:
                 return Solution(Y, F, n_iter, Status.CONVERGED, sigma)
         return Solution(Y, F, max_iter, Status.OUT_OF_ITERATIONS, sigma)

@@ -24,7 +24,11 @@ class Status(Enum):
 
 @dataclass(frozen=True)
 class Solution:
-    """Centres found at one beta."""
+    """Centres found at one beta.
+
+    ``step_size`` is the last step's: 1 for a full step of Algorithm 1, Armijo's sigma, or for the
+    quasi-Newton solver the move of the centres as a share of the data's spread.
+    """
 
     centers: Tensor
     free_energy: float

@@ -61,7 +61,7 @@ class FixedPoint:
             new = torch.where(mass > 0, sums.moment / mass.clamp_min(1e-300), Y)
             step = 1.0
             ahead = problem.moments(new, beta)
-            if self._breaks_theorem(problem, sums.mass, ahead.mass) or self._rises(
+            if self._breaks_theorem(sums.mass, ahead.mass) or self._rises(
                 problem, sums.free_energy, ahead.free_energy, beta
             ):
                 gradient = problem.gradient(Y, beta, sums)
@@ -76,7 +76,7 @@ class FixedPoint:
                 return Solution(Y, sums.free_energy, n_iter, Status.CONVERGED, step, handovers)
         return Solution(Y, sums.free_energy, max_iter, Status.OUT_OF_ITERATIONS, step, handovers)
 
-    def _breaks_theorem(self, problem: Problem, before: Tensor, after: Tensor) -> bool:
+    def _breaks_theorem(self, before: Tensor, after: Tensor) -> bool:
         return bool((after >= self.growth * before).logical_and(before > 0).any())
 
     def _rises(self, problem: Problem, before: float, after: float, beta: float) -> bool:

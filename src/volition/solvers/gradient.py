@@ -63,12 +63,19 @@ class Gradient:
             "ftol": max(tol * tol, rounding),
             "gtol": tol * 1e-2,
         }
+        start = np.zeros(origin.size)
+        visited = [start, start]
+
+        def follow(u: np.ndarray) -> None:
+            visited[:] = visited[1], u.copy()
+
         out = minimize(
-            objective, np.zeros(origin.size), jac=True, method="L-BFGS-B", options=options
+            objective, start, jac=True, method="L-BFGS-B", options=options, callback=follow
         )
+        step = float(np.linalg.norm(visited[1] - visited[0])) / len(Y) ** 0.5
         status = Status.CONVERGED
         if out.status == 1:
             status = Status.OUT_OF_ITERATIONS
         elif out.status == 2:
             status = Status.STALLED
-        return Solution(problem.centers(best[1]), best[0], int(out.nit), status)
+        return Solution(problem.centers(best[1]), best[0], int(out.nit), status, step)
