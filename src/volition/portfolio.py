@@ -27,9 +27,10 @@ from volition.schedules import Geometric, Schedule
 from volition.solvers import FixedPoint, Gradient, Solution, Status
 from volition.validation import FloatArray
 
-#: entities on which the search runs; the best are then polished on all
-SEARCH_SIZE = 8192
-SEARCH_SIZE_BY_ENTITY = 3000
+#: entities on which the search runs, at most, and entities times clusters, which set the cost of a
+#: step; the best solution is then polished on all entities
+SEARCH_SIZE, SEARCH_PAIRS = 8192, 200_000
+SEARCH_SIZE_BY_ENTITY, SEARCH_PAIRS_BY_ENTITY = 3000, 75_000
 SCREEN_SIZE = 1500
 #: betas of a polish, times the distortion: from blurred to hard
 LADDER = (3.0, 15.0, 150.0, 2000.0)
@@ -136,10 +137,12 @@ class Search:
     n_iter: int = 0
 
     def __post_init__(self) -> None:
-        by_entity = self.problem.autonomy.by_entity
-        size = SEARCH_SIZE_BY_ENTITY if by_entity else SEARCH_SIZE
-        order = canonical_order(self.problem)
-        self._work = thin(self.problem, order, size)
+        size, pairs = SEARCH_SIZE, SEARCH_PAIRS
+        if self.problem.autonomy.by_entity:
+            size, pairs = SEARCH_SIZE_BY_ENTITY, SEARCH_PAIRS_BY_ENTITY
+        # Never fewer than ten entities per cluster: a sample must still show the clusters.
+        size = min(size, max(pairs // self.n_clusters, 10 * self.n_clusters))
+        self._work = thin(self.problem, canonical_order(self.problem), size)
         self._screen = thin(self._work, canonical_order(self._work), SCREEN_SIZE)
 
     def run(self) -> SearchResult:
