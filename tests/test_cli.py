@@ -139,6 +139,8 @@ def test_demo(run, tmp_path):
         (["good.csv", "-k", 2, "--metric", "taxi"], "metric must be one of"),
         (["good.csv", "-k", 2, "--metric", "haversine"], "latitude 100 at row 2"),
         (["good.csv", "-k", 2, "--solver", "magic"], "solver must be one of"),
+        (["lonlat.csv", "-k", 1, "--metric", "haversine"], "takes latitude first"),
+        (["good.csv", "-k", 2, "--out", "good.csv"], "good.csv is a file"),
         (["good.csv", "-k", 2, "--weight", "y", "--columns", "x"], "sample_weight is negative"),
         (["good.csv", "-k", 2, "--out", "good.csv/res"], "cannot be written"),
     ],
@@ -153,6 +155,7 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(run, table, tmp_path, word
     (tmp_path / "binary.csv").write_bytes(b"\xff\xfe\x00\x01")
     (tmp_path / "bad.parquet").write_text("no")
     (tmp_path / "bare.csv").write_text("1,2\n3,4\n")
+    (tmp_path / "lonlat.csv").write_text("lon,lat\n1,2\n3,4\n")
     (tmp_path / "blank.csv").write_text("x,y\n1,2\n\n3,4\n5,oops\n")
     (tmp_path / "taken" / "clusters.png").mkdir(parents=True)
     (tmp_path / "good.csv").write_text("x,y\n1,2\n3,-1\n100,7\n")
@@ -213,3 +216,9 @@ def test_failure_removes_the_folders_it_made(run, table, tmp_path, monkeypatch):
     code, _, _ = run("fit", "sensors.csv", "-k", 2, "--columns", "x,y", "--out", "p/q/r")
     assert code == 2
     assert not (tmp_path / "p").exists()
+
+
+def test_notes_a_temperature_that_drowns_distances(run, table):
+    words = ["fit", "sensors.csv", "-k", 3, "--columns", "x,y", "--kappa", 0.2, "--out", "res"]
+    assert "nearly uniform" in run(*words, "--temperature", 1000)[1]
+    assert "nearly uniform" not in run(*words, "--temperature", 0.01)[1]

@@ -119,5 +119,8 @@ def test_unknown_metrics_are_named(rng):
     for metric in ("euclidian", 3, SquaredEuclidean):
         with pytest.raises(ValueError, match="metric must be one of"):
             resolve_cost(metric)
+    numpy_only = CallableCost(lambda X, Y: torch.tensor((X @ Y.T).numpy()))
+    with pytest.raises(ValueError, match="torch operations only"):
+        Problem(rng.random((3, 2)), cost=numpy_only).value_and_gradient(np.zeros((2, 2)), 1.0)
     with pytest.raises(ValueError, match=r"shape \(n, K\)"):
         Problem(rng.random((3, 2)), cost=CallableCost(lambda X, Y: X)).distortion(np.zeros((2, 2)))

@@ -10,13 +10,14 @@ from time import perf_counter
 from typing import Annotated, Any
 
 import numpy as np
+import torch
 import typer
 from rich.console import Console
 from rich.table import Table as RichTable
 
 import volition
 from volition.autonomy import Autonomy, DistanceAutonomy, FixedAutonomy, Passive
-from volition.costs import METRICS
+from volition.costs import METRICS, resolve_cost
 from volition.datasets import load_four_groups
 from volition.estimators import AutonomyAwareClustering
 from volition.metrics import distortion
@@ -134,11 +135,17 @@ def fit(
     """Place K centres and prescribe one to every entity of a table.
 
     Writes centers.csv, assignments.csv, summary.json, clusters.png and model.safetensors, and says
-    what ignoring autonomy would have cost.
+    what ignoring autonomy would have cost: centres found by the same solver as if all entities
+    obeyed, numbered by position, each entity prescribed its nearest, judged with autonomy.
     """
     check_writable(out)
     names = [name.strip() for name in columns.split(",")] if columns else None
     table = read_table(file, names, weight, id_column)
+    if "haversine" in metric and table.columns[0].lower().startswith(("lon", "lng")):
+        raise ValueError(
+            f"metric '{metric}' takes latitude first, then longitude; got columns "
+            f"{','.join(table.columns)}. Say --columns with latitude first."
+        )
     model = AutonomyAwareClustering(
         clusters,
         autonomy=_autonomy(kappa, gamma, zeta, temperature, autonomy),
@@ -227,8 +234,19 @@ def _summary(
         "beta": model.beta_,
         "seconds": round(seconds, 3),
         "seed": model.random_state,
+        "nearly_uniform_override": _nearly_uniform(model),
         "tried": [candidate._asdict() for candidate in model.candidates_],
     }
+
+
+def _nearly_uniform(model: AutonomyAwareClustering) -> bool:
+    """Whether the temperature drowns all differences between alternatives."""
+    autonomy = model.autonomy
+    if not isinstance(autonomy, DistanceAutonomy) or not autonomy.depends_on_centers:
+        return False
+    Y = torch.as_tensor(model.cluster_centers_)
+    between = float(resolve_cost(model.metric).pairwise(Y, Y).max())
+    return len(Y) > 2 and autonomy.temperature > 10 * between * max(autonomy.zeta, autonomy.gamma)
 
 
 def _write_results(
@@ -286,9 +304,15 @@ def _write_results(
 def _print(console: Console, summary: dict[str, Any], out: Path) -> None:
     unit = {"haversine": " (km)", "sqhaversine": " (km²)"}.get(summary["metric"], "")
     console.print(
-        f"{summary['n_entities']} entities, {summary['n_clusters']} centres, "
-        f"{summary['autonomy']}; {summary['seconds']:.1f} s, {summary['status']}."
+        f"{summary['n_entities']} entities ({', '.join(summary['columns'])}), "
+        f"{summary['n_clusters']} centres, {summary['autonomy']}; "
+        f"{summary['seconds']:.1f} s, {summary['status']}."
     )
+    if summary["nearly_uniform_override"]:
+        console.print(
+            "Note: the temperature is far above the costs between centres, so that overrides are "
+            "nearly uniform, not to near centres."
+        )
     table = RichTable(box=None, pad_edge=False)
     table.add_column("placement")
     table.add_column(f"cost per entity{unit}", justify="right")

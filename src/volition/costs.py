@@ -158,7 +158,13 @@ class CallableCost(Cost):
         self.fn = fn
 
     def pairwise(self, X: Tensor, Y: Tensor) -> Tensor:
-        out = self.fn(X, Y)
+        try:
+            out = self.fn(X, Y)
+        except RuntimeError as error:
+            raise ValueError(
+                f"The cost function given as metric failed on torch tensors ({error}); it must use "
+                "torch operations only."
+            ) from error
         if not isinstance(out, Tensor) or out.shape != (len(X), len(Y)):
             got = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
             raise ValueError(

@@ -76,7 +76,8 @@ class AutonomyAwareClustering(
         Iterations end when centres move by less than this share of the data's spread; those of the
         quasi-Newton solver when the free energy, in units of the data's, falls by less than tol².
     time_budget : float, optional
-        Seconds after which no new start is begun; the best so far is kept.
+        Seconds after which no new step of the search is begun; the best so far is then polished
+        and kept. What is reached in time depends on the machine, whatever ``random_state``.
     chunk_size : int, optional
         Rows handled at a time. Changes memory, not results.
     device : str, default="auto"
@@ -213,6 +214,7 @@ class AutonomyAwareClustering(
                 Y = self._polish(problem, schedule, init, rng, tasks)
         else:
             solver = self._solver()
+            tasks.open(len(schedule.betas) if isinstance(schedule, Explicit) else None)
             result = anneal(
                 problem,
                 self.n_clusters if init is None else init,
@@ -264,6 +266,7 @@ class AutonomyAwareClustering(
             on_end=tasks.end,
             on_beta=tasks.beta,
         )
+        tasks.open(search.most_tasks)
         result = search.run()
         self.candidates_, self.winner_ = result.candidates, result.winner
         self._keep(result.annealing, result.n_iter, result.status)
@@ -288,6 +291,7 @@ class AutonomyAwareClustering(
             max_iter=self.max_iter,
             tol=self.tol,
         )
+        tasks.open(1)
         tasks.begin("init")
         with threads_for(problem.n_blocks):
             Y, status = search.finish(search.polish(problem, init))
@@ -504,9 +508,12 @@ class _Tasks:
 
     def __init__(self, estimator: AutonomyAwareClustering, X: FloatArray) -> None:
         self.estimator, self.X = estimator, X
+        self.root: Any = None
         self.start: Any = None
-        self.root = estimator._init_callback_context(max_subtasks=None)
-        self.root.call_on_fit_task_begin(estimator=estimator, X=X)
+
+    def open(self, max_subtasks: int | None) -> None:
+        self.root = self.estimator._init_callback_context(max_subtasks=max_subtasks)
+        self.root.call_on_fit_task_begin(estimator=self.estimator, X=self.X)
 
     def begin(self, name: str) -> None:
         subtasks = None if name == "annealed" else 0

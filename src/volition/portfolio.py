@@ -42,7 +42,7 @@ AGREEMENT = 4
 TIE = 1e-9
 #: reallocation: starts it is applied to, rounds for each, moves of which a round runs a sprint of
 #: so many iterations, moves that are then finished, and the most pairs (from, to) that are screened
-BASES, ROUNDS, RUNNERS, SPRINT, FINISHERS, PAIRS = 3, 12, 12, 15, 4, 784
+BASES, ROUNDS, RUNNERS, SPRINT, FINISHERS, PAIRS = 3, 6, 12, 15, 4, 784
 
 
 class Candidate(NamedTuple):
@@ -145,6 +145,11 @@ class Search:
         self._work = thin(self.problem, canonical_order(self.problem), size)
         self._screen = thin(self._work, canonical_order(self._work), SCREEN_SIZE)
 
+    @property
+    def most_tasks(self) -> int:
+        """How many candidates there may be, for progress."""
+        return sum(1 for _ in self._starts(np.random.RandomState(0))) + BASES * ROUNDS
+
     def run(self) -> SearchResult:
         """Try everything; keep the best."""
         with threads_for(self._work.n_blocks):
@@ -160,7 +165,7 @@ class Search:
         """Return the best of all starts, the annealed one, and what stopped the search, if any."""
         stopped, annealing = None, None
         found: list[Found] = []
-        for name, start in self._starts():
+        for name, start in self._starts(self.random_state):
             if found and self.out_of_time():
                 stopped = Status.OUT_OF_TIME
                 break
@@ -221,8 +226,10 @@ class Search:
 
     # -- starts -----------------------------------------------------------------------------------
 
-    def _starts(self) -> Iterator[tuple[str, Callable[[], Any]]]:
-        seeds = self.random_state.randint(np.iinfo(np.int32).max, size=self.n_init + 1)
+    def _starts(
+        self, random_state: np.random.RandomState
+    ) -> Iterator[tuple[str, Callable[[], Any]]]:
+        seeds = random_state.randint(np.iinfo(np.int32).max, size=self.n_init + 1)
         yield "annealed", partial(self._annealed, int(seeds[0]))
         for number, seed in enumerate(seeds[1:].tolist()):
             for share in (1, 2, 3):

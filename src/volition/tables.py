@@ -193,7 +193,9 @@ def check_writable(folder: Path) -> None:
     there = folder
     while not there.exists():
         there = there.parent
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+    if not there.is_dir():
+        raise ValueError(f"The output folder {folder} cannot be written: {there} is a file.")
+    if not os.access(there, os.W_OK | os.X_OK):
         raise ValueError(
             f"The output folder {folder} cannot be written: {there} does not allow it."
         )

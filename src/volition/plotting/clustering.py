@@ -47,6 +47,7 @@ class ClusteringInfo:
     center_colors: FloatArray  # (K, 3)
     axis_names: tuple[str, str]
     title: str
+    aspect: float | None  # height of one unit of y over width of one of x; None: fill the box
 
 
 def clustering_info(
@@ -91,9 +92,16 @@ def clustering_info(
         first, second = (f"principal component {i + 1} ({share[i]:.0f} %)" for i in range(2))
         axes = (first, second)
     palette = cluster_colors(len(centers))
-    return ClusteringInfo(
-        points, np.clip(policy @ palette, 0, 1), shown, palette, (axes[0], axes[1]), title
-    )
+    colors = np.clip(policy @ palette, 0, 1)
+    aspect = _aspect(points, geographic) if d == 2 else None
+    return ClusteringInfo(points, colors, shown, palette, (axes[0], axes[1]), title, aspect)
+
+
+def _aspect(points: FloatArray, geographic: bool) -> float | None:
+    """Return the aspect at which distances look as they are, unless the box would be a strip."""
+    aspect = 1 / np.cos(np.deg2rad(points[:, 1].mean())) if geographic else 1.0
+    width, height = np.ptp(points, axis=0)
+    return float(aspect) if 0.25 < (height * aspect + 1e-300) / (width + 1e-300) < 4 else None
 
 
 class ClusteringDisplay:
@@ -198,6 +206,8 @@ class ClusteringDisplay:
                 str(number), place, xytext=(5, 5), textcoords="offset points", fontsize=7, zorder=4
             )
         ax.set(xlabel=info.axis_names[0], ylabel=info.axis_names[1])
+        if info.aspect is not None:
+            ax.set_aspect(info.aspect)
         ax.set_title(info.title, fontsize=10)
         ax.legend(loc="best", fontsize=8, framealpha=0.8)
         self.ax_, self.figure_ = ax, ax.figure
