@@ -298,7 +298,7 @@ def _write_results(
             ax.set_xlabel(names[0])
         if len(names) == 2:
             ax.set_ylabel(names[1])
-    figure.savefig(folder / "clusters.png", dpi=140)
+    figure.savefig(folder / "clusters.png", dpi=140, bbox_inches="tight")
 
 
 def _print(console: Console, summary: dict[str, Any], out: Path) -> None:

@@ -257,7 +257,7 @@ def plot_comparison(
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(
-        1, 2, figsize=(10, 4.8), layout="constrained", sharex=True, sharey=True
+        1, 2, figsize=(10, 4.8), layout="compressed", sharex=True, sharey=True
     )
     given = {"groups": groups, "autonomy_proba": autonomy_proba}
     good = -estimator.score(X, sample_weight=sample_weight, **given)
