@@ -15,6 +15,15 @@ from volition.problem import Problem
 N, K, D = 60, 4, 2
 
 
+@pytest.fixture(params=["compiled", "torch"], autouse=True)
+def kernel(request, monkeypatch):
+    """Everything holds with numba and without it."""
+    if request.param == "torch":
+        monkeypatch.setattr(volition.problem, "_compiled_pass", lambda: None)
+    else:
+        pytest.importorskip("numba")
+
+
 @pytest.fixture
 def case(rng):
     return rng.normal(size=(N, D)) + 3, rng.normal(size=(K, D)) + 3, rng.random(N) + 0.1
@@ -284,3 +293,45 @@ def test_single_precision_far_from_the_origin(rng):
 def test_passive_is_the_default(case):
     X, Y, _ = case
     assert Problem(X).distortion(Y) == Problem(X, autonomy=Passive()).distortion(Y)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("n", [1, 511, 513, 2000])
+@pytest.mark.parametrize("d", [1, 2, 3, 4, 5, 9])
+def test_every_shape_of_the_kernel_agrees_with_the_dense_form(rng, dtype, n, d):
+    for K in (1, 2, 3, 5, 8):
+        X = rng.normal(size=(n, d)).astype(dtype)
+        Y = rng.normal(size=(K, d))
+        weight = rng.random(n) + 0.1
+        problem = Problem(X, sample_weight=weight)
+        for beta in (2.0, 0.5):  # the second pass starts from the first one's shift
+            F, gradient, _, _ = dense(X.astype(np.float64), Y, Passive(), beta, weight)
+            value, found = problem.value_and_gradient(Y, beta)
+            eps = 1e-12 if dtype == np.float64 else 2e-5
+            assert value == pytest.approx(F, rel=eps)
+            np.testing.assert_allclose(found, gradient, atol=100 * eps)
+
+
+def test_a_shift_that_no_longer_fits_is_replaced(case):
+    X, Y, _ = case
+    problem = Problem(X)
+    for beta in (1e-3, 1e5, 1e-3, 1e9):
+        found = problem.moments(Y, beta).free_energy
+        assert found == pytest.approx(Problem(X).summary(Y, beta).free_energy, rel=1e-12)
+
+
+def test_compiled_powers_of_two(rng):
+    """Against NumPy, over the whole range that is not clamped."""
+    numba = pytest.importorskip("numba")
+    from volition.compiled import exp2
+
+    @numba.njit
+    def powers(x, out):
+        for i in range(len(x)):
+            out[i] = exp2(x[i])
+
+    for dtype, low, high in ((np.float32, -125, 100), (np.float64, -1021, 900)):
+        x = np.concatenate([rng.uniform(low, high, 5000), np.arange(low, high)]).astype(dtype)
+        out = np.empty_like(x)
+        powers(x, out)
+        np.testing.assert_allclose(out, np.exp2(x), rtol=2.5 * np.finfo(dtype).eps)

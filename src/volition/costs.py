@@ -71,7 +71,7 @@ class SquaredEuclidean(Cost):
     def pairwise(self, X: Tensor, Y: Tensor) -> Tensor:
         squares = (X * X).sum(1, keepdim=True) + (Y * Y).sum(1)
         # Rounding may leave a tiny negative number between equal points.
-        return (squares - 2 * (X @ Y.T)).clamp_min(0)
+        return torch.addmm(squares, X, Y.T, alpha=-2).clamp_min(0)
 
 
 class Haversine(Cost):

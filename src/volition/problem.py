@@ -16,7 +16,7 @@ import itertools
 import math
 import threading
 from collections.abc import Callable
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -139,12 +139,14 @@ class Problem:
         # Rounded like the data, so that entities and centres are moved by exactly the same.
         origin = mean.astype(X.dtype) if self.cost.translation_invariant else np.zeros_like(X[0])
         self._origin = torch.from_numpy(origin.astype(np.float64)).to(self.device)
-        data = np.zeros((self.n, self.d + 2), dtype=X.dtype)
+        # By columns: the compiled pass runs along entities.
+        data = np.zeros((self.d + 2, self.n), dtype=X.dtype).T
         data[:, 0] = 1
         np.subtract(X[order], origin, out=data[:, 1:-1])
         rho = np.full(self.n, 1 / self.n) if weight is None else weight[order]
+        self._columns, self._shares = data.T, rho.astype(X.dtype, copy=False)
         self._data = torch.from_numpy(data).to(self.device)
-        self._rho = torch.from_numpy(rho.astype(X.dtype, copy=False)).to(self.device)[:, None]
+        self._rho = torch.from_numpy(self._shares).to(self.device)[:, None]
         self.dtype = self._data.dtype
         offset = self._origin - torch.from_numpy(mean.astype(np.float64)).to(self.device)
         self._square = self._over_rows(lambda x, w: (w * x * x).sum())
@@ -400,8 +402,7 @@ class Problem:
         """Return per group a (d+2, K) table: [1, x, shift] @ table = factor (D̄ - |x|²) + shift."""
         square = (y * y).sum(1, keepdim=True)
         row = torch.cat([square * factor, y * (-2 * factor)], dim=1)
-        folded = (P @ row).transpose(1, 2)
-        return torch.cat([folded, torch.ones_like(folded[:, :1])], dim=1)
+        return torch.nn.functional.pad((P @ row).transpose(1, 2), (0, 0, 0, 1), value=1.0)
 
     def _exact_tables(self, Y: Any) -> Tensor:
         y = self.centers(Y) - self._origin
@@ -435,6 +436,12 @@ class Problem:
         nothing over- or underflows; otherwise each row's maximum becomes the shift.
         """
         n, K = rows.stop - rows.start, table.shape[1]
+        if self.device.type == "cpu" and (compiled := _compiled_pass()) is not None:
+            partition = np.empty(n, dtype=self._columns.dtype)
+            compiled(
+                self._columns, self._shares, table.numpy(), rows, shifted, sums.numpy(), partition
+            )
+            return torch.from_numpy(partition)[:, None]
         E, W, Z, ratio, part = _buffers(min(chunk, n), n, K, self.d, self.dtype, self.device)
         clamp = not (shifted and flushes_denormals())
         for lo in range(rows.start, rows.stop, chunk):
@@ -537,6 +544,16 @@ class Problem:
         # Models by entity may need (rows, K, K) numbers at a time.
         numbers = 16 * CHUNK_NUMBERS // K if self.autonomy.by_entity else CHUNK_NUMBERS
         return max(256, min(BLOCK_ROWS, numbers // K))
+
+
+@cache
+def _compiled_pass() -> Callable[..., None] | None:
+    """Return the compiled form of `Problem._soft_sums` where numba is installed."""
+    try:
+        from volition.compiled import soft_sums
+    except ImportError:
+        return None
+    return soft_sums
 
 
 _scratch = threading.local()
