@@ -17,8 +17,8 @@ def test_samples_follow_p(name, rng):
     autonomy, groups = all_models(n, K)[name]
     p = dense_p(torch.tensor(X), torch.tensor(Y), autonomy, groups).numpy()
     problem = Problem(X, autonomy=autonomy, groups=groups)
-    block = problem._blocks[0]
-    chunk, transition = problem._chunk(
+    block = problem.blocks[0]
+    chunk, transition = problem.chunk(
         slice(block.lo, block.hi), block.group, problem._local(problem.centers(Y))
     )
     order = np.arange(n) if problem._order is None else problem._order

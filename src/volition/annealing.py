@@ -9,19 +9,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from scipy.cluster.hierarchy import fcluster, linkage
 from sklearn.utils import check_random_state
 
 from volition.blocks import threads_for
+from volition.phase import blur_length, count_distinct, examine
 from volition.problem import Problem, Summary
-from volition.schedules import Geometric, Schedule, State, first_beta
+from volition.schedules import Critical, Geometric, Move, Schedule, State
 from volition.solvers import FixedPoint, Gradient, Solution, Solver, Status
 from volition.validation import FloatArray, check_centers, check_integer
 
-#: size of the perturbation between betas, and how near two centres count as one, both as shares
-#: of the length at which the policy is blurred
+#: size of the perturbation between betas, as a share of the length at which the policy is blurred
 PERTURBATION = 1e-3
-COINCIDENCE = 2e-2
 
 
 class Record(NamedTuple):
@@ -40,11 +38,17 @@ class Record(NamedTuple):
 
 
 class PhaseTransition(NamedTuple):
-    """A beta at which the number of distinct centres changed."""
+    """A change in the number of distinct centres.
+
+    ``beta`` is where it was seen, the first beta with the new number; ``predicted`` the critical
+    beta (Theorem 2) of the last minimum before it, NaN where it was not asked for, and where
+    centres merge again, of which the theorem does not speak.
+    """
 
     beta: float
     n_before: int
     n_after: int
+    predicted: float
 
 
 #: called after each beta with the record and the centres; a true answer stops the annealing
@@ -65,6 +69,8 @@ class AnnealingResult:
         One record per beta.
     path : list of ndarray
         The centres at each beta.
+    transitions : list of PhaseTransition
+        The betas at which the number of distinct centres changed.
     status : Status
         How the last beta ended, or what stopped the annealing.
     """
@@ -73,34 +79,13 @@ class AnnealingResult:
     beta: float
     history: list[Record]
     path: list[FloatArray]
+    transitions: list[PhaseTransition]
     status: Status
 
     @property
     def n_iter(self) -> int:
         """Inner iterations, all betas together."""
         return sum(record.n_iter for record in self.history)
-
-    @property
-    def transitions(self) -> list[PhaseTransition]:
-        """The betas at which the number of distinct centres changed."""
-        pairs = zip(self.history, self.history[1:], strict=False)
-        return [
-            PhaseTransition(b.beta, a.n_distinct, b.n_distinct)
-            for a, b in pairs
-            if a.n_distinct != b.n_distinct
-        ]
-
-
-def blur_length(problem: Problem, beta: float) -> float:
-    """Return the length below which the policy at this beta cannot tell two centres apart."""
-    return problem.scale * math.sqrt(first_beta(problem) / beta)
-
-
-def count_distinct(Y: FloatArray, length: float) -> int:
-    """Return how many centres are left when those nearer than ``length`` count as one."""
-    if len(Y) == 1:
-        return 1
-    return int(fcluster(linkage(Y, "single"), length, "distance").max())
 
 
 def describe(problem: Problem, solution: Solution, beta: float, summary: Summary) -> Record:
@@ -112,7 +97,7 @@ def describe(problem: Problem, solution: Solution, beta: float, summary: Summary
         summary.distortion,
         summary.hard_distortion,
         summary.entropy,
-        count_distinct(solution.centers.cpu().numpy(), COINCIDENCE * blur_length(problem, beta)),
+        count_distinct(problem, solution.centers.cpu().numpy(), beta),
         solution.step_size,
         solution.handovers,
         solution.status.value,
@@ -131,6 +116,7 @@ def anneal(
     random_state: Any = None,
     on_beta: OnBeta | None = None,
     deadline: Callable[[], bool] | None = None,
+    predict: bool = True,
 ) -> AnnealingResult:
     """Solve the problem at one beta after another, each from the solution before.
 
@@ -142,7 +128,7 @@ def anneal(
         Number of clusters, all starting at the mean; or the centres to start from.
     solver : Solver, optional
         By default Algorithm 1 where the cost has a closed-form centre update and p does not depend
-        on the centres, the exact gradient otherwise.
+        on the centres, the exact gradient otherwise and for the schedule `Critical`.
     schedule : Schedule, optional
         By default geometric, with ends that fit the data.
     max_iter : int, default=300
@@ -158,6 +144,8 @@ def anneal(
         Called with (record, centers) after each beta; a true answer stops.
     deadline : callable, optional
         Asked before each beta; a true answer stops.
+    predict : bool, default=True
+        Compute the critical beta of the state before each transition, to compare with.
 
     Returns
     -------
@@ -179,10 +167,11 @@ def anneal(
                 f"{name} must be a {name} object such as those in volition.{name}s, got {value!r}."
             )
     check_integer(max_iter, "max_iter", 1)
+    schedule = Geometric() if schedule is None else schedule
     if solver is None:
         frozen = problem.cost.mean_is_optimal and not problem.autonomy.depends_on_centers
-        solver = FixedPoint() if frozen else Gradient()
-    schedule = Geometric() if schedule is None else schedule
+        plain = frozen and not isinstance(schedule, Critical)
+        solver = FixedPoint() if plain else Gradient()
     rng = check_random_state(random_state)
     # At the mean all centres coincide, a saddle point at any beta above the first split.
     at_mean = isinstance(init, int | np.integer)
@@ -198,28 +187,63 @@ def anneal(
         history: list[Record] = []
         path: list[FloatArray] = []
         status = Status.CONVERGED
-        last = schedule.start(problem)
-        beta: float | None = last
-        while beta is not None:
+        state: State | None = None
+        discarded = 0
+        criticals: list[float] = []
+        move: Move | None = Move(schedule.start(problem))
+        while move is not None:
             if history and deadline is not None and deadline():
                 status = Status.OUT_OF_TIME
                 break
-            origin = Y
-            if perturb and (history or at_mean):
+            if move.retreat:
+                assert state is not None
+                state = state.previous
+                assert state is not None
+                discarded += history.pop().n_iter
+                path.pop(), criticals.pop()
+                Y = problem.centers(state.centers)
+            beta = move.beta
+            origin = Y if move.origin is None else problem.centers(move.origin)
+            if perturb and move.origin is None and (history or at_mean):
                 size = PERTURBATION * blur_length(problem, beta)
                 noise = rng.standard_normal(tuple(Y.shape)) * size / math.sqrt(problem.d)
                 origin = Y + torch.as_tensor(noise, device=Y.device)
-            solution = solver.solve(problem, origin, beta, max_iter=max_iter, tol=tol)
+            solution = solver.solve(
+                problem, origin, beta, max_iter=max_iter, tol=tol * move.slack, shape=move.shape
+            )
             Y = solution.centers
             summary = problem.summary(Y, beta)
             centers = Y.cpu().numpy().copy()
+            # What was thrown away was work all the same.
             record = describe(problem, solution, beta, summary)
+            record = record._replace(n_iter=record.n_iter + discarded)
+            discarded = 0
+            critical = move.critical
+            splits = bool(history) and record.n_distinct > history[-1].n_distinct
+            if predict and splits and math.isnan(critical):
+                critical = examine(problem, path[-1], history[-1].beta).critical.beta
             history.append(record)
             path.append(centers)
+            criticals.append(critical)
             status = solution.status
-            last = beta
             if on_beta is not None and on_beta(record, centers):
                 status = Status.STOPPED
                 break
-            beta = schedule.next(problem, State(beta, summary, record.n_distinct, len(Y)))
-    return AnnealingResult(path[-1].copy(), last, history, path, status)
+            state = State(beta, summary, record.n_distinct, centers, state, move)
+            # A chain of all states would keep all their moves.
+            state = state._replace(
+                previous=state.previous and state.previous._replace(previous=None)
+            )
+            step = schedule.next(problem, state)
+            move = step if step is None or isinstance(step, Move) else Move(step)
+    transitions = [
+        PhaseTransition(
+            b.beta,
+            a.n_distinct,
+            b.n_distinct,
+            critical if b.n_distinct > a.n_distinct else math.nan,
+        )
+        for a, b, critical in zip(history, history[1:], criticals[1:], strict=False)
+        if a.n_distinct != b.n_distinct
+    ]
+    return AnnealingResult(path[-1].copy(), history[-1].beta, history, path, transitions, status)

@@ -299,7 +299,7 @@ class AutonomyAwareClustering(
         summary = problem.summary(Y, beta)
         found = Solution(problem.centers(Y), summary.free_energy, search.n_iter, status)
         record = describe(problem, found, beta, summary)
-        self._keep(AnnealingResult(Y, beta, [record], [Y], status), search.n_iter, status)
+        self._keep(AnnealingResult(Y, beta, [record], [Y], [], status), search.n_iter, status)
         seconds = perf_counter() - began
         tried = Candidate("init", summary.hard_distortion, search.n_iter, seconds)
         self.candidates_, self.winner_ = [tried], "init"

@@ -120,12 +120,12 @@ class Problem:
         codes = self.autonomy.group_codes(groups, self.n)
         if codes is None:
             self._order = None
-            self._blocks = _cut(0, self.n, 0)
+            self.blocks = _cut(0, self.n, 0)
         else:
             # Entities of one group stand together, so that a block has a single matrix.
             self._order = np.argsort(codes, kind="stable")
             edges = np.searchsorted(codes[self._order], np.arange(codes.max() + 2))
-            self._blocks = [
+            self.blocks = [
                 block
                 for g, (lo, hi) in enumerate(itertools.pairwise(edges))
                 for block in _cut(int(lo), int(hi), g)
@@ -138,7 +138,7 @@ class Problem:
         mean = np.average(X, axis=0, weights=weight)
         # Rounded like the data, so that entities and centres are moved by exactly the same.
         origin = mean.astype(X.dtype) if self.cost.translation_invariant else np.zeros_like(X[0])
-        self._origin = torch.from_numpy(origin.astype(np.float64)).to(self.device)
+        self.origin = torch.from_numpy(origin.astype(np.float64)).to(self.device)
         # By columns: the compiled pass runs along entities.
         data = np.zeros((self.d + 2, self.n), dtype=X.dtype).T
         data[:, 0] = 1
@@ -148,7 +148,7 @@ class Problem:
         self._data = torch.from_numpy(data).to(self.device)
         self._rho = torch.from_numpy(self._shares).to(self.device)[:, None]
         self.dtype = self._data.dtype
-        offset = self._origin - torch.from_numpy(mean.astype(np.float64)).to(self.device)
+        offset = self.origin - torch.from_numpy(mean.astype(np.float64)).to(self.device)
         self._square = self._over_rows(lambda x, w: (w * x * x).sum())
         variance = float(self._over_rows(lambda x, w: (w * (x + offset) ** 2).sum()))
         #: length by which moves of centres are judged
@@ -162,7 +162,7 @@ class Problem:
         """Return the sum of ``fn(x, weight)`` over blocks of centred entities, in float64."""
         parts = (
             fn(self._data[b.lo : b.hi, 1:-1].double(), self._rho[b.lo : b.hi].double())
-            for b in self._blocks
+            for b in self.blocks
         )
         return sum(parts, torch.zeros((), dtype=torch.float64, device=self.device))
 
@@ -179,7 +179,7 @@ class Problem:
     def X(self) -> FloatArray:
         """The entities, in the order in which they were given."""
         points = self._data[:, 1:-1].cpu().numpy()
-        return self._unorder(points + self._origin.cpu().numpy().astype(points.dtype))
+        return self._unorder(points + self.origin.cpu().numpy().astype(points.dtype))
 
     @property
     def weight(self) -> FloatArray:
@@ -196,7 +196,7 @@ class Problem:
     @property
     def n_blocks(self) -> int:
         """Number of blocks that can be worked on at the same time."""
-        return len(self._blocks)
+        return len(self.blocks)
 
     def with_autonomy(self, autonomy: Autonomy) -> Problem:
         """Return the same problem under another autonomy model, sharing the data."""
@@ -211,7 +211,7 @@ class Problem:
             autonomy = autonomy.subset(index)
         if self._order is not None:
             codes = np.empty(self.n, dtype=np.int64)
-            for block in self._blocks:
+            for block in self.blocks:
                 codes[self._order[block.lo : block.hi]] = block.group
             labels = getattr(autonomy, "labels", None)
             picked = codes[index]
@@ -241,12 +241,13 @@ class Problem:
 
     def _local(self, Y: Tensor) -> Tensor:
         """Centres in the coordinates and precision of the stored data."""
-        return (Y - self._origin).to(self.dtype)
+        return (Y - self.origin).to(self.dtype)
 
     # -- what solvers ask for ---------------------------------------------------------------------
 
     @property
-    def _collapses(self) -> bool:
+    def collapses(self) -> bool:
+        """Whether autonomy can be folded into the centres."""
         return isinstance(self.cost, SquaredEuclidean) and not self.autonomy.by_entity
 
     def moments(self, Y: Any, beta: float) -> Moments:
@@ -254,19 +255,19 @@ class Problem:
         with torch.no_grad():
             y = self._local(self.centers(Y))
             prescribed = None
-            if self._collapses:
+            if self.collapses:
                 P = self.autonomy.shared(y, self.cost)
                 energy, prescribed = self._sum_collapsed(y, P, beta)
                 realized = (prescribed @ P.double()).sum(0)
                 mass, moment = realized[0], realized[1:].T
             else:
                 energy, mass, moment = self._sum_general(y, beta, "moments")
-            moment = moment + mass[:, None] * self._origin
+            moment = moment + mass[:, None] * self.origin
             return Moments(float(energy), mass, moment, prescribed)
 
     def value_and_gradient(self, Y: Any, beta: float) -> tuple[float, Tensor]:
         """Return the free energy and its exact gradient, p(Y) included."""
-        if self._collapses:
+        if self.collapses:
             sums = self.moments(Y, beta)
             return sums.free_energy, self.gradient(Y, beta, sums)
         energy, gradient = self._sum_general(self._local(self.centers(Y)), beta, "gradient")
@@ -281,7 +282,7 @@ class Problem:
         """
         if sums.prescribed is None:
             return self.value_and_gradient(Y, beta)[1]
-        y = (self.centers(Y) - self._origin).detach()
+        y = (self.centers(Y) - self.origin).detach()
         y.requires_grad_(self.autonomy.depends_on_centers)
         P = self.autonomy.shared(y, self.cost)
         mass, moment = sums.prescribed[:, :1].transpose(1, 2), sums.prescribed[:, 1:]
@@ -308,7 +309,7 @@ class Problem:
     def _state(self, Y: Any, beta: float, out: tuple[Tensor, Tensor] | None) -> Summary:
         with torch.no_grad():
             y = self._local(self.centers(Y))
-            tables = self._exact_tables(Y) if self._collapses else None
+            tables = self._exact_tables(Y) if self.collapses else None
             step = self._chunk_rows(len(y)) // (1 if self.chunk_size else 2) or 1
 
             def run(block: Block) -> Sums:
@@ -321,7 +322,7 @@ class Problem:
                 return add_up(parts)
 
             parallel = self.device.type == "cpu"
-            energy, soft, hard, mass = add_over_blocks(run, self._blocks, parallel)
+            energy, soft, hard, mass = add_over_blocks(run, self.blocks, parallel)
         entropy = 0.0 if math.isinf(beta) else max(0.0, beta * float(soft - energy))
         return Summary(float(energy), float(soft), float(hard), entropy, mass.cpu().numpy())
 
@@ -375,13 +376,13 @@ class Problem:
         """Return the distribution of realised clusters, (n, K), under a policy (n, K)."""
         order = slice(None) if self._order is None else self._order
         W = torch.as_tensor(policy[order], dtype=self.dtype, device=self.device)
-        return self._rows(Y, lambda *where: self._chunk(*where)[1].realized(W[where[0]]))
+        return self._rows(Y, lambda *where: self.chunk(*where)[1].realized(W[where[0]]))
 
     def conditional(self, Y: Any, prescribed: np.ndarray) -> FloatArray:
         """Return p(. | prescribed_i, i), shape (n, K)."""
         order = slice(None) if self._order is None else self._order
         j = torch.as_tensor(np.asarray(prescribed)[order], device=self.device)
-        return self._rows(Y, lambda *where: self._chunk(*where)[1].conditional(j[where[0]]))
+        return self._rows(Y, lambda *where: self.chunk(*where)[1].conditional(j[where[0]]))
 
     # -- the kernel -------------------------------------------------------------------------------
 
@@ -389,24 +390,24 @@ class Problem:
         """Return F, and per group the (d+1, K) sums of [1, x] weighted by pi."""
         hard = math.isinf(beta)
         bits = LOG2E * (1.0 if hard else beta)
-        tables = self._tables(y, P, -bits)
+        tables = self.tables(y, P, -bits)
         chunk = self._chunk_rows(len(y))
 
         def run(block: Block) -> Sums:
             return self._collapsed_block(block, tables, chunk, hard)
 
-        log_partition, sums = add_over_blocks(run, self._blocks, self.device.type == "cpu")
+        log_partition, sums = add_over_blocks(run, self.blocks, self.device.type == "cpu")
         return self._square - log_partition / bits, sums
 
-    def _tables(self, y: Tensor, P: Tensor, factor: float = 1.0) -> Tensor:
+    def tables(self, y: Tensor, P: Tensor, factor: float = 1.0) -> Tensor:
         """Return per group a (d+2, K) table: [1, x, shift] @ table = factor (D̄ - |x|²) + shift."""
         square = (y * y).sum(1, keepdim=True)
         row = torch.cat([square * factor, y * (-2 * factor)], dim=1)
         return torch.nn.functional.pad((P @ row).transpose(1, 2), (0, 0, 0, 1), value=1.0)
 
     def _exact_tables(self, Y: Any) -> Tensor:
-        y = self.centers(Y) - self._origin
-        return self._tables(y, self.autonomy.shared(y, self.cost))
+        y = self.centers(Y) - self.origin
+        return self.tables(y, self.autonomy.shared(y, self.cost))
 
     def _collapsed_block(self, block: Block, tables: Tensor, chunk: int, hard: bool) -> Sums:
         sums = torch.zeros(
@@ -491,13 +492,13 @@ class Problem:
                 for lo in range(block.lo, block.hi, chunk)
             )
 
-        return add_over_blocks(run, self._blocks, self.device.type == "cpu")
+        return add_over_blocks(run, self.blocks, self.device.type == "cpu")
 
     def _general_chunk(self, rows: slice, group: int, y: Tensor, beta: float, want: str) -> Sums:
         rho = self._rho[rows]
         with torch.set_grad_enabled(want == "gradient"):
             y = y.detach().requires_grad_(want == "gradient")
-            chunk, transition = self._chunk(rows, group, y)
+            chunk, transition = self.chunk(rows, group, y)
             expected = transition.expected(chunk.D)
         with torch.no_grad():
             pi, energy = _gibbs(expected.detach(), beta)
@@ -511,20 +512,25 @@ class Problem:
 
     def _expected(self, rows: slice, group: int, y: Tensor, tables: Tensor | None = None) -> Tensor:
         """Return D̄ of a chunk, (n, K)."""
-        if not self._collapses:
-            chunk, transition = self._chunk(rows, group, y)
+        if not self.collapses:
+            chunk, transition = self.chunk(rows, group, y)
             return transition.expected(chunk.D)
-        tables = self._exact_tables(y + self._origin) if tables is None else tables
+        tables = self._exact_tables(y + self.origin) if tables is None else tables
         # In double precision: near a centre the three terms cancel almost completely.
         points = self._data[rows, :-1].double()
         square = (points[:, 1:] * points[:, 1:]).sum(1, keepdim=True)
         return (points @ tables[group, :-1]).add_(square).clamp_(min=0).to(self.dtype)
 
-    def _chunk(self, rows: slice, group: int, y: Tensor) -> tuple[Chunk, Transition]:
-        x = self._data[rows, 1:-1]
+    def chunk(self, rows: slice, group: int, y: Tensor) -> tuple[Chunk, Transition]:
+        """Return some entities as the models see them, and how they override; y is centred."""
+        x = self._data[rows, 1:-1].to(y.dtype)
         # Only FixedAutonomy reorders entities, and it does not ask for row numbers.
-        chunk = Chunk(x, self._origin.to(self.dtype), self.cost.pairwise(x, y), rows, group)
+        chunk = Chunk(x, self.origin.to(y.dtype), self.cost.pairwise(x, y), rows, group)
         return chunk, self.autonomy.transition(chunk, y, self.cost)
+
+    def features(self, rows: slice) -> tuple[Tensor, Tensor]:
+        """Return [1, x] of some entities, centred, and their weights (n, 1), in float64."""
+        return self._data[rows, :-1].double(), self._rho[rows].double()
 
     def _rows(self, Y: Any, fn: Callable[[slice, int, Tensor], Tensor]) -> np.ndarray:
         """Return one row per entity of what ``fn(rows, group, y)`` gives for chunks."""
@@ -533,7 +539,7 @@ class Problem:
         with torch.no_grad():
             parts = [
                 fn(slice(lo, min(lo + step, block.hi)), block.group, y).cpu()
-                for block in self._blocks
+                for block in self.blocks
                 for lo in range(block.lo, block.hi, step)
             ]
         return self._unorder(torch.cat(parts).numpy())

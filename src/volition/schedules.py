@@ -9,17 +9,48 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from volition.costs import SquaredEuclidean
+from volition.phase import blur_length, coincident, examine, first_beta
 from volition.problem import Problem, Summary
+from volition.validation import FloatArray
 
 
 class State(NamedTuple):
-    """What a schedule may look at: where annealing has got to."""
+    """What a schedule may look at: where annealing has got to, and from where."""
 
     beta: float
     summary: Summary
     n_distinct: int
-    n_clusters: int
+    centers: FloatArray
+    previous: State | None = None
+    #: the move that led here
+    move: Move | None = None
+
+
+class Move(NamedTuple):
+    """What to solve next.
+
+    Attributes
+    ----------
+    beta : float
+        At which beta.
+    origin : ndarray of shape (K, d), optional
+        From where; by default from the last solution, slightly perturbed.
+    shape : ndarray of shape (Kd, Kd), optional
+        W with W W' near the inverse Hessian, for solvers that can use it.
+    slack : float
+        How many times looser than asked for the solution may be.
+    retreat : bool
+        Whether to forget the last solution and go from the one before.
+    critical : float
+        Critical beta of the state that is left, or, if it is unstable already, the last minimum's.
+    """
+
+    beta: float
+    origin: FloatArray | None = None
+    shape: FloatArray | None = None
+    slack: float = 1.0
+    retreat: bool = False
+    critical: float = math.nan
 
 
 class Schedule(Protocol):
@@ -28,21 +59,36 @@ class Schedule(Protocol):
     def start(self, problem: Problem) -> float:
         """Return the first beta."""
 
-    def next(self, problem: Problem, state: State) -> float | None:
-        """Return the beta after that of ``state``, or None at the end."""
+    def next(self, problem: Problem, state: State) -> float | Move | None:
+        """Return the beta after that of ``state``, more on how to go there, or None at the end."""
 
 
-def first_beta(problem: Problem) -> float:
-    """Return a beta safely below the first split, whatever the autonomy.
+def check_betas(low: float | None, high: float | None) -> None:
+    """Raise ValueError unless these can be the ends of a schedule."""
+    for name, value in (("beta_min", low), ("beta_max", high)):
+        if value is not None and not 0 < value < math.inf:
+            raise ValueError(f"{name} must be a positive finite number, got {value!r}.")
+    if low is not None and high is not None and high < low:
+        raise ValueError(f"beta_max={high!r} must not be below beta_min={low!r}.")
 
-    With squared Euclidean cost, obedient entities split first at 1 / (2 λmax(covariance)), and
-    autonomy only delays that. Other costs get the same rule with the cost of a single centre.
-    """
-    if isinstance(problem.cost, SquaredEuclidean):
-        spread = problem.largest_variance
-    else:
-        spread = problem.cost_scale
-    return 0.25 / spread if spread > 0 else 1.0
+
+def first_of(problem: Problem, low: float | None, high: float | None) -> float:
+    """Return the first beta of a schedule with these ends, where they are given."""
+    first = first_beta(problem) if low is None else low
+    return first if high is None else min(first, high)
+
+
+def is_done(problem: Problem, state: State, hardness: float) -> bool:
+    """Whether nothing more can happen: all centres distinct and the policy hard."""
+    cost, floor = state.summary.hard_distortion, 1e-9 * problem.cost_scale
+    softness = state.summary.distortion - cost
+    hard = softness <= max(hardness * cost, floor)
+    return hard and (state.n_distinct == len(state.centers) or cost <= floor)
+
+
+#: while centres coincide, a split may be pending at however small a scale; up to this many times
+#: the first beta it is waited for
+PATIENCE = 1e8
 
 
 @dataclass(frozen=True)
@@ -76,30 +122,128 @@ class Geometric:
     hardness: float = 1e-4
 
     def __post_init__(self) -> None:
-        for name in ("beta_min", "beta_max"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < math.inf:
-                raise ValueError(f"{name} must be a positive finite number, got {value!r}.")
+        check_betas(self.beta_min, self.beta_max)
         if not 1 < self.tau < math.inf:
             raise ValueError(f"tau must be a finite number above 1, got {self.tau!r}.")
-        low, high = self.beta_min, self.beta_max
-        if low is not None and high is not None and high < low:
-            raise ValueError(f"beta_max={high!r} must not be below beta_min={low!r}.")
 
     def start(self, problem: Problem) -> float:
-        first = first_beta(problem) if self.beta_min is None else self.beta_min
-        return first if self.beta_max is None else min(first, self.beta_max)
+        return first_of(problem, self.beta_min, self.beta_max)
 
     def next(self, problem: Problem, state: State) -> float | None:
         ahead = state.beta * self.tau
         if self.beta_max is not None:
             return ahead if ahead <= self.beta_max * (1 + 1e-12) else None
-        cost, floor = state.summary.hard_distortion, 1e-9 * problem.cost_scale
-        softness = state.summary.distortion - cost
-        hard = softness <= max(self.hardness * cost, floor)
-        if hard and (state.n_distinct == state.n_clusters or cost <= floor):
+        if is_done(problem, state, self.hardness):
             return None
-        return ahead if ahead <= 1e8 * first_beta(problem) else None
+        return ahead if ahead <= PATIENCE * first_beta(problem) else None
+
+
+@dataclass(frozen=True)
+class Critical:
+    """From one critical beta to the next, leaving each state in its unstable direction.
+
+    At each state Theorem 2 says up to which beta it is a minimum. Below, centres that share a place
+    stay together and betas take long steps; at a critical beta the centres are moved apart in the
+    direction in which the state becomes unstable. If more than one place splits in a step that was
+    longer than the prediction, the step is taken back and made shorter.
+
+    Parameters
+    ----------
+    beta_min, beta_max : float, optional
+        Ends, by default chosen as by :class:`Geometric`. ``beta_max`` is the last beta.
+    margin : float, default=0.008
+        A state is left at (1 + margin) times its critical beta, where the split is wide enough to
+        be seen.
+    shortest, longest : float, default=1.01 and 4.0
+        Bounds on the factor between betas. Predictions from a state far from its critical beta are
+        cautious, so that without a shortest step progress would be slow.
+    push : float, default=0.05
+        How far centres are moved apart, as a share of the length at which the policy is blurred.
+    slack : float, default=100.0
+        Between transitions, how many times looser than at the end the states are solved.
+    hardness : float, default=1e-4
+        See :class:`Geometric`.
+
+    Examples
+    --------
+    >>> from volition import anneal
+    >>> from volition.datasets import load_four_groups
+    >>> from volition.problem import Problem
+    >>> from volition.schedules import Critical
+    >>> result = anneal(Problem(load_four_groups().data), 4, schedule=Critical())
+    >>> [(t.n_before, t.n_after) for t in result.transitions]
+    [(1, 2), (2, 3), (3, 4)]
+    """
+
+    beta_min: float | None = None
+    beta_max: float | None = None
+    margin: float = 0.008
+    shortest: float = 1.01
+    longest: float = 4.0
+    push: float = 0.05
+    slack: float = 100.0
+    hardness: float = 1e-4
+
+    def __post_init__(self) -> None:
+        check_betas(self.beta_min, self.beta_max)
+        if not 0 < self.margin < 1:
+            raise ValueError(f"margin must be between 0 and 1, got {self.margin!r}.")
+        if not 1 < self.shortest <= self.longest < math.inf:
+            raise ValueError(
+                "shortest and longest must be factors above 1 in this order, "
+                f"got {self.shortest!r} and {self.longest!r}."
+            )
+        if not (self.push > 0 and self.slack >= 1):
+            raise ValueError(
+                f"push must be positive and slack at least 1, got {self.push!r}, {self.slack!r}."
+            )
+
+    def start(self, problem: Problem) -> float:
+        return first_of(problem, self.beta_min, self.beta_max)
+
+    def next(self, problem: Problem, state: State) -> Move | None:
+        last = state.move
+        before = state.previous
+        if last is not None and before is not None:
+            nearest = max(before.beta, last.critical) * (1 + self.margin)
+            several = abs(state.n_distinct - before.n_distinct) > 1
+            if several and state.beta > nearest * (1 + 1e-9):
+                return self._leave(problem, before, nearest)._replace(retreat=True)
+        end = PATIENCE * first_beta(problem) if self.beta_max is None else self.beta_max
+        done = self.beta_max is None and is_done(problem, state, self.hardness)
+        if done or state.beta >= end * (1 - 1e-12):
+            if last is None or last.slack == 1:
+                return None
+            return Move(state.beta, state.centers)
+        return self._leave(problem, state, None, end)
+
+    def _leave(
+        self, problem: Problem, state: State, beta: float | None, end: float = math.inf
+    ) -> Move:
+        """Return the move to ``beta``, or to as far as the state's critical beta allows."""
+        found = examine(problem, state.centers, state.beta)
+        critical = found.critical.beta
+        everywhere = state.n_distinct == len(state.centers)
+        if beta is None:
+            beta = min(self._target(state, critical, everywhere), end)
+        origin = state.centers
+        if critical < beta:
+            places = coincident(problem, origin, state.beta)
+            origin = origin + self.push * blur_length(problem, beta) * found.way_out(beta, places)
+        # Where the state is unstable already, the last minimum had predicted that.
+        if critical <= state.beta and state.move is not None:
+            critical = max(critical, state.move.critical)
+        slack = 1.0 if everywhere or beta == end else self.slack
+        return Move(beta, origin, found.descent_shape(beta), slack, critical=critical)
+
+    def _target(self, state: State, critical: float, everywhere: bool) -> float:
+        before = state.previous
+        moved = before is None or before.n_distinct < state.n_distinct
+        if critical <= state.beta and moved:
+            return state.beta  # another place is to split at this very beta
+        shortest = max(self.shortest, 1.5) if everywhere else self.shortest
+        factor = max(critical * (1 + self.margin) / state.beta, shortest)
+        return state.beta * min(factor, max(self.longest, shortest))
 
 
 @dataclass(frozen=True)
@@ -143,6 +287,8 @@ def resolve_schedule(schedule: Any) -> Schedule:
     if isinstance(schedule, str):
         if schedule in ("auto", "geometric"):
             return Geometric()
+        if schedule == "critical":
+            return Critical()
     elif isinstance(schedule, Sequence | np.ndarray) and not isinstance(schedule, type):
         try:
             return Explicit(tuple(float(b) for b in schedule))
@@ -152,6 +298,6 @@ def resolve_schedule(schedule: Any) -> Schedule:
         chosen: Schedule = schedule
         return chosen
     raise ValueError(
-        "schedule must be 'auto', 'geometric', a rising list of betas or a schedule object such as "
-        f"volition.schedules.Geometric(10, 1e4, tau=1.1), got {schedule!r}."
+        "schedule must be 'auto', 'geometric', 'critical', a rising list of betas or a schedule "
+        f"object such as volition.schedules.Geometric(10, 1e4, tau=1.1), got {schedule!r}."
     )

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from volition.problem import Moments, Problem
 from volition.solvers.base import Solution, Status, relative_move
+from volition.validation import FloatArray
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,14 @@ class Armijo:
                 )
 
     def solve(
-        self, problem: Problem, Y: Tensor, beta: float, *, max_iter: int, tol: float
+        self,
+        problem: Problem,
+        Y: Tensor,
+        beta: float,
+        *,
+        max_iter: int,
+        tol: float,
+        shape: FloatArray | None = None,
     ) -> Solution:
         F, gradient = problem.value_and_gradient(Y, beta)
         sigma = 0.0

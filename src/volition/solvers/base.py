@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from volition.problem import Problem
+from volition.validation import FloatArray
 
 
 class Status(Enum):
@@ -42,9 +43,19 @@ class Solver(Protocol):
     """Minimises the free energy at one beta."""
 
     def solve(
-        self, problem: Problem, Y: Tensor, beta: float, *, max_iter: int, tol: float
+        self,
+        problem: Problem,
+        Y: Tensor,
+        beta: float,
+        *,
+        max_iter: int,
+        tol: float,
+        shape: FloatArray | None = None,
     ) -> Solution:
-        """Return better centres than Y."""
+        """Return better centres than Y.
+
+        ``shape`` is W with W W' near the inverse Hessian, (Kd, Kd), for solvers that can use it.
+        """
 
 
 def relative_move(problem: Problem, new: Tensor, old: Tensor) -> float:

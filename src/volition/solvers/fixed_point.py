@@ -11,6 +11,7 @@ from torch import Tensor
 from volition.problem import Problem
 from volition.solvers.armijo import Armijo
 from volition.solvers.base import Solution, Status, relative_move
+from volition.validation import FloatArray
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,14 @@ class FixedPoint:
     fallback: Armijo = field(default_factory=Armijo)
 
     def solve(
-        self, problem: Problem, Y: Tensor, beta: float, *, max_iter: int, tol: float
+        self,
+        problem: Problem,
+        Y: Tensor,
+        beta: float,
+        *,
+        max_iter: int,
+        tol: float,
+        shape: FloatArray | None = None,
     ) -> Solution:
         if not problem.cost.mean_is_optimal:
             raise ValueError(

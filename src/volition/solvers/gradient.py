@@ -12,6 +12,7 @@ from torch import Tensor
 
 from volition.problem import Problem
 from volition.solvers.base import Solution, Status
+from volition.validation import FloatArray
 
 
 @dataclass(frozen=True)
@@ -40,20 +41,31 @@ class Gradient:
     memory: int = 20
 
     def solve(
-        self, problem: Problem, Y: Tensor, beta: float, *, max_iter: int, tol: float
+        self,
+        problem: Problem,
+        Y: Tensor,
+        beta: float,
+        *,
+        max_iter: int,
+        tol: float,
+        shape: FloatArray | None = None,
     ) -> Solution:
         # Unit length and unit cost: tolerances then mean the same at every scale.
         origin = Y.detach().cpu().numpy()
-        shape, length, cost = origin.shape, problem.scale, problem.cost_scale
+        form, length, cost = origin.shape, problem.scale, problem.cost_scale
+        # With the inverse Hessian's root as unit of length, the landscape is round.
+        unit = None if shape is None else shape * (cost**0.5 / length)
         best: tuple[float, np.ndarray] = (np.inf, origin)
 
         def objective(u: np.ndarray) -> tuple[float, np.ndarray]:
             nonlocal best
-            centers = origin + length * u.reshape(shape)
+            way = u if unit is None else unit @ u
+            centers = origin + length * way.reshape(form)
             F, gradient = problem.value_and_gradient(centers, beta)
             if best[0] > F:
                 best = (F, centers)
-            return F / cost, gradient.cpu().numpy().ravel() * (length / cost)
+            slope = gradient.cpu().numpy().ravel() * (length / cost)
+            return F / cost, slope if unit is None else unit.T @ slope
 
         rounding = 1e-8 if problem.dtype == torch.float32 else 1e-15
         options: dict[str, Any] = {
@@ -72,7 +84,8 @@ class Gradient:
         out = minimize(
             objective, start, jac=True, method="L-BFGS-B", options=options, callback=follow
         )
-        step = float(np.linalg.norm(visited[1] - visited[0])) / len(Y) ** 0.5
+        step = visited[1] - visited[0]
+        step = float(np.linalg.norm(step if unit is None else unit @ step)) / len(Y) ** 0.5
         status = Status.CONVERGED
         if out.status == 1:
             status = Status.OUT_OF_ITERATIONS

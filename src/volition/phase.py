@@ -1,0 +1,226 @@
+"""Phase transitions: when a state stops being a minimum, in which direction, and how fast it moves.
+
+Theorem 2 and 3 of the paper, for every cost and autonomy model. ``critical_point`` and its
+neighbours take a :class:`Problem`; ``critical_beta`` and its neighbours take plain arrays.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.linalg
+import torch
+from scipy.cluster.hierarchy import fcluster, linkage
+from scipy.sparse.linalg import LinearOperator, eigsh
+from torch import Tensor
+
+from volition.costs import SquaredEuclidean
+from volition.curvature import Curvature, curvature
+from volition.problem import Problem
+from volition.validation import FloatArray
+
+#: up to this many coordinates of centres, second derivatives are held as matrices
+DENSE = 256
+#: how near two centres count as one, as a share of the length at which the policy is blurred
+COINCIDENCE = 2e-2
+#: Newton steps towards a critical beta whose Hessian is only known by its products
+STEPS = 30
+LANCZOS_TOL = 1e-9
+#: eigenvalues below this share of their scale are zero
+ROUNDING = 1e-13
+
+
+class CriticalPoint(NamedTuple):
+    """Where a state stops being a minimum of the free energy.
+
+    Attributes
+    ----------
+    beta : float
+        The critical beta. Above the state's own beta: the state is a minimum up to there (were
+        its policy to stay as it is). Below it: the state is a saddle point, and was a minimum until
+        there. Infinity if no beta splits it, 0 if it is not a minimum at any.
+    direction : ndarray of shape (K, d)
+        How the centres leave, of unit length; its opposite is as good.
+    """
+
+    beta: float
+    direction: FloatArray
+
+
+class Stability(NamedTuple):
+    """How firmly a state is a minimum.
+
+    ``modes`` are critical points in rising order, all of them where A and B are small enough to be
+    held as ``matrices``, else the first.
+    """
+
+    modes: list[CriticalPoint]
+    matrices: tuple[FloatArray, FloatArray] | None
+
+    @property
+    def critical(self) -> CriticalPoint:
+        """The beta and direction that Theorem 2 speaks of."""
+        return self.modes[0]
+
+    def way_out(self, beta: float, places: np.ndarray) -> FloatArray:
+        """Return a direction, unstable at beta, in which centres leave the places they share.
+
+        Evenly (see `even_split`) if that is unstable too, as it is where centres that share a place
+        are interchangeable; else as the first mode says.
+        """
+        even = even_split(places, [m.direction for m in self.modes if m.beta < beta])
+        if self.matrices is not None:
+            A, B = self.matrices
+            v = even.ravel()
+            if not v @ A @ v < beta * (v @ B @ v):
+                return self.critical.direction
+        return even
+
+    def descent_shape(self, beta: float) -> FloatArray | None:
+        """Return W with W W' near the inverse Hessian at beta, to precondition a solver with."""
+        if self.matrices is None:
+            return None
+        A, B = self.matrices
+        values, vectors = np.linalg.eigh(A - beta * B)
+        size = np.abs(values)
+        # Directions about to become unstable are flat: a full Newton step would leap along them.
+        return vectors / np.sqrt(np.maximum(size, 0.02 * np.median(size)))
+
+
+def examine(problem: Problem, Y: Any, beta: float) -> Stability:
+    """Return the critical beta of the state (Y, Gibbs policy at beta), and the way it splits.
+
+    With A - beta B the Hessian at the state, the critical beta is 1 / λmax(A⁻¹ B): Theorem 2, where
+    p may depend on the centres. Up to `DENSE` coordinates by dense eigenvalues, above by Lanczos'
+    method.
+    """
+    at = curvature(problem, Y, beta)
+    # In units in which A is the identity when p does not depend on the centres, as in the theorem.
+    scale = (at.mass.clamp_min(1e-12) * 2) ** -0.5
+    if at.y.numel() > DENSE:
+        return Stability([_sparse_pencil(at, scale)], None)
+    A, B = (M.cpu().numpy() for M in at.matrices())
+    return Stability(_dense_pencil(at, A, B, scale), (A, B))
+
+
+def _critical_point(beta: float, v: FloatArray, scale: Tensor) -> CriticalPoint:
+    """Return a mode found in scaled units as it is in the user's."""
+    s = scale.cpu().numpy()[:, None]
+    direction = s * v.reshape(len(s), -1)
+    direction /= np.linalg.norm(direction)
+    # Either sign is right; this one is reproducible.
+    sign = np.sign(direction.ravel()[np.argmax(np.abs(direction))])
+    return CriticalPoint(beta, sign * direction)
+
+
+def _dense_pencil(
+    at: Curvature, A: FloatArray, B: FloatArray, scale: Tensor
+) -> list[CriticalPoint]:
+    s = scale.repeat_interleave(at.y.shape[1]).cpu().numpy()
+    A, B = s[:, None] * A * s, s[:, None] * B * s
+    try:
+        values, vectors = scipy.linalg.eigh(B, A)
+    except scipy.linalg.LinAlgError:  # A is not positive definite: no beta makes this a minimum
+        lowest = scipy.linalg.eigh(A, subset_by_index=[0, 0])[1][:, 0]
+        return [_critical_point(0.0, lowest, scale)]
+    return [
+        _critical_point(_inverse(value, at), v, scale)
+        for value, v in zip(values[::-1], vectors.T[::-1], strict=True)
+    ]
+
+
+def _sparse_pencil(at: Curvature, scale: Tensor) -> CriticalPoint:
+    size, s = at.y.numel(), scale[:, None]
+
+    def operator(times: Callable[[Tensor], Tensor], shift: float = 0.0) -> LinearOperator:
+        def product(v: FloatArray) -> FloatArray:
+            V = torch.as_tensor(v, dtype=torch.float64, device=at.y.device).reshape(at.y.shape)
+            return (s * times(s * V) + shift * V).cpu().numpy().ravel()
+
+        return LinearOperator((size, size), matvec=product, dtype=np.float64)
+
+    B = operator(at.times_b)
+    v = np.random.default_rng(0).standard_normal(size)
+    (top,), vectors = eigsh(B, 1, which="LA", v0=v, tol=LANCZOS_TOL)
+    v, critical = vectors[:, 0], _inverse(top, at)
+    if not at.problem.autonomy.depends_on_centers and at.problem.cost.mean_is_optimal:
+        return _critical_point(critical, v, scale)  # A is the identity
+    # The lowest eigenvalue of A - beta B is a concave function of beta, so that Newton's steps
+    # towards its root, to v'Av / v'Bv at the eigenvector v, never pass it coming from above.
+    A, critical = operator(at.times_a), math.inf
+    for _ in range(STEPS):
+        upward, spread = float(v @ A.matvec(v)), float(v @ B.matvec(v))
+        if upward <= 0:
+            return _critical_point(0.0, v, scale)
+        ahead = _inverse(spread / upward, at)
+        if ahead == math.inf or ahead > critical * (1 - LANCZOS_TOL):
+            break
+        critical = ahead
+        # Shifted by one: convergence is judged relative to the eigenvalue, which tends to zero.
+        shifted = operator(partial(at.times, beta=critical), -1.0)
+        v = eigsh(shifted, 1, which="SA", v0=v, tol=LANCZOS_TOL)[1][:, 0]
+    return _critical_point(critical, v, scale)
+
+
+def _inverse(top: float, at: Curvature) -> float:
+    """Return 1 / λ, infinity where λ is zero up to rounding."""
+    return 1.0 / float(top) if top > ROUNDING * at.problem.cost_scale else math.inf
+
+
+def first_beta(problem: Problem) -> float:
+    """Return a beta safely below the first split, whatever the autonomy.
+
+    With squared Euclidean cost, obedient entities split first at 1 / (2 λmax(covariance)), and
+    autonomy only delays that. Other costs get the same rule with the cost of a single centre.
+    """
+    if isinstance(problem.cost, SquaredEuclidean):
+        spread = problem.largest_variance
+    else:
+        spread = problem.cost_scale
+    return 0.25 / spread if spread > 0 else 1.0
+
+
+def blur_length(problem: Problem, beta: float) -> float:
+    """Return the length below which the policy at this beta cannot tell two centres apart."""
+    return problem.scale * math.sqrt(first_beta(problem) / beta)
+
+
+def coincident(problem: Problem, Y: FloatArray, beta: float) -> np.ndarray:
+    """Return for each centre the number, from 0, of the place that it shares with others."""
+    if len(Y) == 1:
+        return np.zeros(1, dtype=np.int64)
+    near = COINCIDENCE * blur_length(problem, beta)
+    return fcluster(linkage(Y, "single"), near, "distance").astype(np.int64) - 1
+
+
+def count_distinct(problem: Problem, Y: FloatArray, beta: float) -> int:
+    """Return the number of distinct centres: those closer than a 50th of the blur count as one."""
+    return int(coincident(problem, Y, beta).max()) + 1
+
+
+def even_split(places: np.ndarray, directions: list[FloatArray]) -> FloatArray:
+    """Return a direction in which centres that share a place leave it in equal parts.
+
+    Where centres are interchangeable, the unstable directions of centres in one place are all
+    patterns of signs along some lines. A solver that starts from an uneven pattern may stay uneven:
+    a minimum, but a worse one, since the free energy counts centres. So the first line gets a
+    pattern + - + - ..., the second + + - - ..., and so on, which gives equal parts in all of them.
+    """
+    out = np.zeros_like(directions[0])
+    for place in range(int(places.max()) + 1):
+        here = np.flatnonzero(places == place)
+        moves = np.stack([direction[here] for direction in directions])
+        mean = moves.mean(axis=1, keepdims=True)
+        away = (moves - mean).reshape(-1, out.shape[1])
+        # The place as a whole moves as the most unstable direction says.
+        out[here] += mean[0]
+        size, lines = np.linalg.eigh(away.T @ away)
+        for rank, (length, line) in enumerate(zip(size[::-1], lines.T[::-1], strict=True)):
+            sign = 1.0 - 2.0 * (np.arange(len(here)) >> rank & 1)
+            if length > 0.01 * size[-1] and length > 1e-18:
+                out[here] += np.outer((sign - sign.mean()) * math.sqrt(length), line)
+    return out / np.linalg.norm(out)
