@@ -9,6 +9,8 @@ from volition.autonomy import (
 )
 from volition.estimators import AutonomyAwareClustering
 from volition.persistence import load_model, save_model
+from volition.phase import CriticalPoint, critical_beta
+from volition.suggestion import suggest_n_clusters
 
 __version__ = "0.1.0"
 
@@ -16,10 +18,13 @@ __all__ = [
     "AnnealingResult",
     "AutonomyAwareClustering",
     "CallableAutonomy",
+    "CriticalPoint",
     "DistanceAutonomy",
     "FixedAutonomy",
     "Passive",
     "anneal",
+    "critical_beta",
     "load_model",
     "save_model",
+    "suggest_n_clusters",
 ]

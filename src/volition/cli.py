@@ -1,4 +1,4 @@
-"""The command line: ``volition demo`` and ``volition fit``."""
+"""The command line: ``volition demo``, ``volition fit`` and ``volition phase``."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ from volition.datasets import load_four_groups
 from volition.estimators import AutonomyAwareClustering
 from volition.metrics import distortion
 from volition.persistence import save_model
+from volition.problem import Problem
+from volition.suggestion import Persistence, Suggestion, suggest_n_clusters
 from volition.tables import (
     Table,
     check_writable,
@@ -79,51 +81,62 @@ def demo(
     _run(model, table, out, quiet, source="the four groups of the paper's figure 1")
 
 
+File = Annotated[Path, typer.Argument(help="Table of entities: CSV with a header, or Parquet.")]
+Columns = Annotated[
+    str | None,
+    typer.Option(help="Columns with the entities' coordinates, as a,b,c. Default: all."),
+]
+Weight = Annotated[str | None, typer.Option(help="Column with the entities' weights.")]
+Kappa = Annotated[
+    float | None,
+    typer.Option(help="Probability that an entity overrides its prescription, 0 to 1."),
+]
+Gamma = Annotated[
+    float | None,
+    typer.Option(help="When overriding: weight of the distance entity to alternative [0]."),
+]
+Zeta = Annotated[
+    float | None,
+    typer.Option(help="When overriding: weight of the distance prescribed to alternative [1]."),
+]
+Temperature = Annotated[
+    float | None,
+    typer.Option(
+        help="When overriding: small = the nearest alternative, large = any. In units of the "
+        "cost (squared units of the columns, for the default metric) [1]."
+    ),
+]
+Matrix = Annotated[
+    Path | None,
+    typer.Option(
+        help="Instead of kappa etc.: CSV without header, K rows of K probabilities; row j says "
+        "where entities go that are prescribed j."
+    ),
+]
+Metric = Annotated[
+    str,
+    typer.Option(
+        help=f"Cost: {', '.join(METRICS)}. The last two take columns latitude,longitude in "
+        "degrees and give kilometres, or kilometres squared."
+    ),
+]
+
+
 @app.command()
 def fit(
-    file: Annotated[Path, typer.Argument(help="Table of entities: CSV with a header, or Parquet.")],
+    file: File,
     clusters: Annotated[int, typer.Option("--clusters", "-k", help="Number of centres K.")],
-    columns: Annotated[
-        str | None,
-        typer.Option(help="Columns with the entities' coordinates, as a,b,c. Default: all."),
-    ] = None,
-    weight: Annotated[str | None, typer.Option(help="Column with the entities' weights.")] = None,
+    columns: Columns = None,
+    weight: Weight = None,
     id_column: Annotated[
         str | None, typer.Option("--id", help="Column that names the entities in the results.")
     ] = None,
-    kappa: Annotated[
-        float | None,
-        typer.Option(help="Probability that an entity overrides its prescription, 0 to 1."),
-    ] = None,
-    gamma: Annotated[
-        float | None,
-        typer.Option(help="When overriding: weight of the distance entity to alternative [0]."),
-    ] = None,
-    zeta: Annotated[
-        float | None,
-        typer.Option(help="When overriding: weight of the distance prescribed to alternative [1]."),
-    ] = None,
-    temperature: Annotated[
-        float | None,
-        typer.Option(
-            help="When overriding: small = the nearest alternative, large = any. In units of the "
-            "cost (squared units of the columns, for the default metric) [1]."
-        ),
-    ] = None,
-    autonomy: Annotated[
-        Path | None,
-        typer.Option(
-            help="Instead of kappa etc.: CSV without header, K rows of K probabilities; row j says "
-            "where entities go that are prescribed j."
-        ),
-    ] = None,
-    metric: Annotated[
-        str,
-        typer.Option(
-            help=f"Cost: {', '.join(METRICS)}. The last two take columns latitude,longitude in "
-            "degrees and give kilometres, or kilometres squared."
-        ),
-    ] = "sqeuclidean",
+    kappa: Kappa = None,
+    gamma: Gamma = None,
+    zeta: Zeta = None,
+    temperature: Temperature = None,
+    autonomy: Matrix = None,
+    metric: Metric = "sqeuclidean",
     solver: Annotated[str, typer.Option(help="auto, fixed_point, armijo or gradient.")] = "auto",
     time_budget: Annotated[
         float | None, typer.Option(help="Seconds after which the best so far is kept.")
@@ -139,13 +152,7 @@ def fit(
     obeyed, numbered by position, each entity prescribed its nearest, judged with autonomy.
     """
     check_writable(out)
-    names = [name.strip() for name in columns.split(",")] if columns else None
-    table = read_table(file, names, weight, id_column)
-    if "haversine" in metric and table.columns[0].lower().startswith(("lon", "lng")):
-        raise ValueError(
-            f"metric '{metric}' takes latitude first, then longitude; got columns "
-            f"{','.join(table.columns)}. Say --columns with latitude first."
-        )
+    table = _entities(file, columns, weight, id_column, metric)
     model = AutonomyAwareClustering(
         clusters,
         autonomy=_autonomy(kappa, gamma, zeta, temperature, autonomy),
@@ -155,6 +162,126 @@ def fit(
         random_state=seed,
     )
     _run(model, table, out, quiet, source=str(file))
+
+
+@app.command()
+def phase(
+    file: File,
+    columns: Columns = None,
+    weight: Weight = None,
+    kappa: Kappa = None,
+    gamma: Gamma = None,
+    zeta: Zeta = None,
+    temperature: Temperature = None,
+    autonomy: Matrix = None,
+    metric: Metric = "sqeuclidean",
+    most: Annotated[
+        int, typer.Option("--max-clusters", help="Largest number of clusters to look at.")
+    ] = 32,
+    movie: Annotated[
+        bool, typer.Option("--animate", help="Also write the annealing as annealing.gif.")
+    ] = False,
+    out: Out = Path("volition-phase"),
+    seed: Seed = 0,
+    quiet: Quiet = False,
+) -> None:
+    """Show at which scales the entities split, and how many clusters there are.
+
+    Prints how long, in log beta, each number of distinct centres persists, the longest first.
+    Writes persistence.csv, path.csv (every beta), summary.json and phase.png.
+    """
+    if most < 1:
+        raise ValueError(f"--max-clusters must be an integer >= 1, got {most}.")
+    check_writable(out)
+    table = _entities(file, columns, weight, None, metric)
+    chosen = _autonomy(kappa, gamma, zeta, temperature, autonomy)
+    console = Console(highlight=False, soft_wrap=True, markup=False)
+    shown = Console(stderr=True) if not quiet and sys.stderr.isatty() else Console(quiet=True)
+    began = perf_counter()
+    with shown.status("annealing") as status:
+        suggestion = suggest_n_clusters(
+            table.values,
+            autonomy=chosen,
+            metric=metric,
+            sample_weight=table.weight,
+            n_max=most,
+            random_state=seed,
+            on_beta=lambda record, _: status.update(
+                f"beta = {record.beta:.4g}, {record.n_distinct} distinct centres"
+            ),
+        )
+        summary = {
+            "volition": volition.__version__,
+            "source": str(file),
+            "n_entities": len(table.values),
+            "columns": table.columns,
+            "metric": metric,
+            "autonomy": repr(chosen),
+            "suggested": suggestion.n_clusters,
+            "ranking": [p._asdict() for p in suggestion.ranking],
+            "seconds": round(perf_counter() - began, 3),
+            "seed": seed,
+        }
+        files = ["persistence.csv", "path.csv", "summary.json", "phase.png"]
+        with output_folder(out) as folder:
+            _write_phase(suggestion, table, summary, folder)
+            if movie:
+                files.append("annealing.gif")
+                problem = _problem(suggestion, table, summary)
+                animate = _plotting().animate
+                animate(
+                    problem,
+                    suggestion.path,
+                    folder / "annealing.gif",
+                    on_frame=lambda i, n: status.update(f"frame {i + 1} of {n}"),
+                )
+    console.print(
+        f"{summary['n_entities']} entities ({', '.join(table.columns)}), {summary['autonomy']}; "
+        f"{summary['seconds']:.1f} s. The most persistent numbers of clusters:"
+    )
+    console.print(str(suggestion))
+    console.print(f"Results in {out}/: {', '.join(files)}")
+
+
+def _plotting() -> Any:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from volition import plotting
+
+    return plotting
+
+
+def _problem(suggestion: Suggestion, table: Table, summary: dict[str, Any]) -> Problem:
+    return Problem(
+        table.values, sample_weight=table.weight, cost=resolve_cost(summary["metric"])
+    ).with_autonomy(suggestion.autonomy)
+
+
+def _write_phase(
+    suggestion: Suggestion, table: Table, summary: dict[str, Any], folder: Path
+) -> None:
+    write_csv(folder / "persistence.csv", list(Persistence._fields), map(list, suggestion.ranking))
+    history = suggestion.path.history
+    write_csv(folder / "path.csv", list(history[0]._fields), map(list, history))
+    (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    problem = _problem(suggestion, table, summary)
+    title = f"{Path(summary['source']).name}, {summary['autonomy']}"
+    figure = _plotting().plot_phase(problem, suggestion.path, title)
+    figure.savefig(folder / "phase.png", dpi=140)
+
+
+def _entities(
+    file: Path, columns: str | None, weight: str | None, id_column: str | None, metric: str
+) -> Table:
+    names = [name.strip() for name in columns.split(",")] if columns else None
+    table = read_table(file, names, weight, id_column)
+    if "haversine" in metric and table.columns[0].lower().startswith(("lon", "lng")):
+        raise ValueError(
+            f"metric '{metric}' takes latitude first, then longitude; got columns "
+            f"{','.join(table.columns)}. Say --columns with latitude first."
+        )
+    return table
 
 
 def _autonomy(
@@ -256,11 +383,6 @@ def _write_results(
     summary: dict[str, Any],
     folder: Path,
 ) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from volition.plotting import plot_comparison
-
     X, K = table.values, model.n_clusters
     realized = model.predict_realized(X)
     weight = np.ones(len(X)) if table.weight is None else table.weight
@@ -289,7 +411,7 @@ def _write_results(
     model.feature_names_in_ = np.array(table.columns, dtype=object)
     save_model(model, folder / "model.safetensors")
     del model.feature_names_in_  # the arrays plotted below have no names
-    figure = plot_comparison(
+    figure = _plotting().plot_comparison(
         model, ignoring, X, sample_weight=table.weight, caption=f"{summary['autonomy']}, K = {K}"
     )
     for ax in figure.axes:

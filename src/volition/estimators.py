@@ -28,7 +28,7 @@ from volition.blocks import threads_for
 from volition.costs import Cost, resolve_cost
 from volition.portfolio import AGREEMENT, Candidate, Search
 from volition.problem import Problem
-from volition.schedules import Explicit, Geometric, Schedule, resolve_schedule
+from volition.schedules import Critical, Explicit, Geometric, Schedule, resolve_schedule
 from volition.solvers import Armijo, FixedPoint, Gradient, Solution, Solver, Status
 from volition.validation import FloatArray, check_centers, check_finite, check_integer
 
@@ -67,7 +67,7 @@ class AutonomyAwareClustering(
     solver : {"auto", "fixed_point", "armijo", "gradient"} or Solver, default="auto"
         "auto" combines many starts with exact-gradient polishing and keeps the best. The others
         anneal once: by Algorithm 1 and Algorithm 3 of the paper, or by the exact gradient.
-    schedule : {"auto", "geometric"}, list of betas or Schedule, default="auto"
+    schedule : {"auto", "geometric", "critical"}, list of betas or Schedule, default="auto"
         The betas of annealing. By default they fit the data's scale and end when the policy is
         hard. With a list, ``solver="auto"`` minimises the free energy at its last beta.
     max_iter : int, default=300
@@ -260,7 +260,9 @@ class AutonomyAwareClustering(
             agreement=AGREEMENT if chosen else None,
             max_iter=self.max_iter,
             tol=self.tol,
-            schedule=None if isinstance(self.schedule, str) else schedule,
+            schedule=None
+            if isinstance(schedule, Geometric) and isinstance(self.schedule, str)
+            else schedule,
             out_of_time=deadline,
             on_begin=tasks.begin,
             on_end=tasks.end,
@@ -566,10 +568,14 @@ def _deadline(seconds: float | None) -> Callable[[], bool]:
     return lambda: perf_counter() > end
 
 
+def _is_default(schedule: Any) -> bool:
+    return isinstance(schedule, str) and schedule != "critical"
+
+
 def _last_beta(schedule: Schedule) -> float:
     """Return the beta that the user asked for, or infinity when the data may choose."""
     if isinstance(schedule, Explicit):
         return schedule.betas[-1]
-    if isinstance(schedule, Geometric) and schedule.beta_max is not None:
+    if isinstance(schedule, Geometric | Critical) and schedule.beta_max is not None:
         return schedule.beta_max
     return math.inf

@@ -8,9 +8,8 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import cdist
 
-from volition.autonomy import Autonomy, RowAutonomy
-from volition.costs import resolve_cost
-from volition.problem import Problem
+from volition.autonomy import Autonomy
+from volition.problem import pose
 from volition.validation import FloatArray, check_centers, check_entities
 
 
@@ -55,23 +54,18 @@ def distortion(
     >>> distortion([[0.0], [4.0]], [[0.0], [4.0]], DistanceAutonomy(0.25))
     4.0
     """
-    X = check_entities(X)
-    Y = check_centers(centers, X.shape[1])
-    if autonomy_proba is not None:
-        if autonomy is not None:
-            raise ValueError("Give autonomy or autonomy_proba, not both.")
-        autonomy = RowAutonomy(autonomy_proba)
-    problem = Problem(
+    problem, Y = pose(
         X,
-        sample_weight=sample_weight,
-        cost=resolve_cost(metric),
+        centers,
         autonomy=autonomy,
+        metric=metric,
+        sample_weight=sample_weight,
         groups=groups,
+        autonomy_proba=autonomy_proba,
     )
-    problem.autonomy.check(len(Y), len(X))
     if labels is not None:
         labels = np.asarray(labels)
-        inside = labels.shape == (len(X),) and labels.min() >= 0 and labels.max() < len(Y)
+        inside = labels.shape == (problem.n,) and labels.min() >= 0 and labels.max() < len(Y)
         if not inside or not np.issubdtype(labels.dtype, np.integer):
             raise ValueError(
                 f"labels must hold one integer in [0, {len(Y) - 1}] for each of the {len(X)} "

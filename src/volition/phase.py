@@ -1,7 +1,8 @@
 """Phase transitions: when a state stops being a minimum, in which direction, and how fast it moves.
 
-Theorem 2 and 3 of the paper, for every cost and autonomy model. ``critical_point`` and its
-neighbours take a :class:`Problem`; ``critical_beta`` and its neighbours take plain arrays.
+Theorems 2 and 3 of the paper, for every cost and autonomy model. ``critical_beta``, ``hessian``,
+``sensitivity`` and ``sensitivity_bound`` take plain arrays; ``examine`` and what follows take a
+:class:`Problem` and serve annealing.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ import numpy as np
 import scipy.linalg
 import torch
 from scipy.cluster.hierarchy import fcluster, linkage
-from scipy.sparse.linalg import LinearOperator, eigsh
+from scipy.sparse.linalg import LinearOperator, eigsh, minres
 from torch import Tensor
 
+from volition.autonomy import Autonomy
 from volition.costs import SquaredEuclidean
 from volition.curvature import Curvature, curvature
-from volition.problem import Problem
-from volition.validation import FloatArray
+from volition.problem import Problem, pose
+from volition.validation import FloatArray, check_scalar
 
 #: up to this many coordinates of centres, second derivatives are held as matrices
 DENSE = 256
@@ -49,6 +51,183 @@ class CriticalPoint(NamedTuple):
 
     beta: float
     direction: FloatArray
+
+
+def critical_beta(
+    X: Any,
+    centers: Any,
+    *,
+    autonomy: Autonomy | None = None,
+    beta: float,
+    sample_weight: Any = None,
+    metric: Any = "sqeuclidean",
+    groups: Any = None,
+    autonomy_proba: Any = None,
+) -> CriticalPoint:
+    """Return the beta at which a state stops being a minimum, and the direction in which it splits.
+
+    Theorem 2 of the paper at the state that the centres and the Gibbs policy at ``beta`` define.
+    Where p depends on the centres, its derivatives are part of the Hessian.
+
+    Parameters
+    ----------
+    X : array of shape (n, d)
+        Entities.
+    centers : array of shape (K, d)
+        Centres; the theorem speaks of centres that minimise the free energy at ``beta``.
+    autonomy : Autonomy, optional
+        How entities override; by default they obey.
+    beta : float
+        Where the policy is taken.
+    sample_weight : array of shape (n,), optional
+        Relative weights.
+    metric : str, Cost or callable, default="sqeuclidean"
+        The cost.
+    groups, autonomy_proba : optional
+        As in :meth:`volition.AutonomyAwareClustering.fit`.
+
+    Returns
+    -------
+    CriticalPoint
+        ``beta`` and ``direction`` (K, d).
+
+    Examples
+    --------
+    Two centres at the mean of entities with variance 1 part at beta = 1/2:
+
+    >>> from volition import critical_beta
+    >>> point = critical_beta([[-1.0], [1.0]], [[0.0], [0.0]], beta=0.1)
+    >>> round(point.beta, 12), point.direction.round(3).tolist()
+    (0.5, [[0.707], [-0.707]])
+    """
+    check_scalar(beta, "beta", low=0, open_low=True)
+    problem, Y = pose(
+        X,
+        centers,
+        autonomy=autonomy,
+        metric=metric,
+        sample_weight=sample_weight,
+        groups=groups,
+        autonomy_proba=autonomy_proba,
+    )
+    return examine(problem, Y, beta).critical
+
+
+def hessian(X: Any, centers: Any, *, beta: float, **how: Any) -> FloatArray:
+    """Return the second derivatives of the free energy, (K, d, K, d); for small K d.
+
+    Twice the bracket of the paper's appendix, whose gradient lacks a factor 2, plus what flows
+    through p where p depends on the centres.
+
+    Parameters
+    ----------
+    X, centers, beta, **how
+        As in :func:`critical_beta`.
+
+    Returns
+    -------
+    ndarray of shape (K, d, K, d)
+
+    Examples
+    --------
+    >>> from volition.phase import hessian
+    >>> hessian([[-1.0], [1.0]], [[0.0], [0.0]], beta=0.5)[:, 0, :, 0].tolist()
+    [[0.5, 0.5], [0.5, 0.5]]
+    """
+    check_scalar(beta, "beta", low=0, open_low=True)
+    problem, Y = pose(X, centers, **how)
+    A, B = curvature(problem, Y, beta).matrices()
+    return (A - beta * B).reshape(*Y.shape, *Y.shape).cpu().numpy()
+
+
+def sensitivity(X: Any, centers: Any, *, beta: float, **how: Any) -> FloatArray:
+    """Return dY/dbeta at a minimum of the free energy, (K, d), by the implicit function theorem.
+
+    Parameters
+    ----------
+    X, centers, beta, **how
+        As in :func:`critical_beta`; the centres must minimise the free energy at ``beta``.
+
+    Returns
+    -------
+    ndarray of shape (K, d)
+
+    Examples
+    --------
+    A single centre stays at the mean, whatever beta is:
+
+    >>> from volition.phase import sensitivity
+    >>> sensitivity([[0.0], [1.0]], [[0.5]], beta=1.0).tolist()
+    [[0.0]]
+    """
+    check_scalar(beta, "beta", low=0, open_low=True)
+    problem, Y = pose(X, centers, **how)
+    at = curvature(problem, Y, beta)
+    drift = at.drift().cpu().numpy().ravel()
+    if drift.size <= DENSE:
+        A, B = at.matrices()
+        H = (A - beta * B).cpu().numpy()
+        # Coincident centres leave flat directions, along which nothing pulls.
+        return np.linalg.lstsq(H, drift, rcond=1e-12)[0].reshape(Y.shape)
+    found, _ = minres(_operator(at, at.times, torch.ones_like(at.mass)), drift, rtol=1e-10)
+    return found.reshape(Y.shape)
+
+
+def sensitivity_bound(X: Any, centers: Any, *, beta: float, **how: Any) -> float:
+    """Return Theorem 3's bound on the norm of dY/dbeta: N sqrt(K) R / (e beta delta).
+
+    delta is the lowest eigenvalue of the Hessian in the units of Theorem 2, in which it is at most
+    one; R is the diagonal of the box that holds the entities, which no diameter exceeds.
+
+    Parameters
+    ----------
+    X, centers, beta, **how
+        As in :func:`critical_beta`; the centres must minimise the free energy at ``beta``.
+
+    Returns
+    -------
+    float
+        Infinity where the state is not a minimum: the theorem does not apply.
+
+    Examples
+    --------
+    >>> from volition.phase import sensitivity_bound
+    >>> round(sensitivity_bound([[0.0], [1.0]], [[0.5]], beta=1.0), 3)  # 2 / e
+    0.736
+    """
+    check_scalar(beta, "beta", low=0, open_low=True)
+    problem, Y = pose(X, centers, **how)
+    at = curvature(problem, Y, beta)
+    scale = _unit_masses(at)
+    if at.y.numel() <= DENSE:
+        A, B = at.matrices()
+        s = scale.repeat_interleave(problem.d)
+        delta = float(torch.linalg.eigvalsh(s[:, None] * (A - beta * B) * s)[0])
+    else:
+        shifted = _operator(at, at.times, scale, -1.0)
+        delta = 1 + float(eigsh(shifted, 1, which="SA", tol=LANCZOS_TOL)[0][0])
+    if delta <= 0:
+        return math.inf
+    diameter = float(np.linalg.norm(np.ptp(problem.X.astype(np.float64), axis=0)))
+    return problem.n * math.sqrt(len(Y)) * diameter / (math.e * beta * delta)
+
+
+def _unit_masses(at: Curvature) -> Tensor:
+    """Return the scaling in which A is the identity when p does not depend on the centres."""
+    return (at.mass.clamp_min(1e-12) * 2) ** -0.5
+
+
+def _operator(
+    at: Curvature, times: Callable[[Tensor], Tensor], scale: Tensor, shift: float = 0.0
+) -> LinearOperator:
+    """Return V -> scale times(scale V) + shift V as SciPy wants it."""
+    s = scale[:, None]
+
+    def product(v: FloatArray) -> FloatArray:
+        V = torch.as_tensor(v, dtype=torch.float64, device=at.y.device).reshape(at.y.shape)
+        return (s * times(s * V) + shift * V).cpu().numpy().ravel()
+
+    return LinearOperator((at.y.numel(),) * 2, matvec=product, dtype=np.float64)
 
 
 class Stability(NamedTuple):
@@ -99,8 +278,7 @@ def examine(problem: Problem, Y: Any, beta: float) -> Stability:
     method.
     """
     at = curvature(problem, Y, beta)
-    # In units in which A is the identity when p does not depend on the centres, as in the theorem.
-    scale = (at.mass.clamp_min(1e-12) * 2) ** -0.5
+    scale = _unit_masses(at)
     if at.y.numel() > DENSE:
         return Stability([_sparse_pencil(at, scale)], None)
     A, B = (M.cpu().numpy() for M in at.matrices())
@@ -134,24 +312,15 @@ def _dense_pencil(
 
 
 def _sparse_pencil(at: Curvature, scale: Tensor) -> CriticalPoint:
-    size, s = at.y.numel(), scale[:, None]
-
-    def operator(times: Callable[[Tensor], Tensor], shift: float = 0.0) -> LinearOperator:
-        def product(v: FloatArray) -> FloatArray:
-            V = torch.as_tensor(v, dtype=torch.float64, device=at.y.device).reshape(at.y.shape)
-            return (s * times(s * V) + shift * V).cpu().numpy().ravel()
-
-        return LinearOperator((size, size), matvec=product, dtype=np.float64)
-
-    B = operator(at.times_b)
-    v = np.random.default_rng(0).standard_normal(size)
+    B = _operator(at, at.times_b, scale)
+    v = np.random.default_rng(0).standard_normal(at.y.numel())
     (top,), vectors = eigsh(B, 1, which="LA", v0=v, tol=LANCZOS_TOL)
     v, critical = vectors[:, 0], _inverse(top, at)
     if not at.problem.autonomy.depends_on_centers and at.problem.cost.mean_is_optimal:
         return _critical_point(critical, v, scale)  # A is the identity
     # The lowest eigenvalue of A - beta B is a concave function of beta, so that Newton's steps
     # towards its root, to v'Av / v'Bv at the eigenvector v, never pass it coming from above.
-    A, critical = operator(at.times_a), math.inf
+    A, critical = _operator(at, at.times_a, scale), math.inf
     for _ in range(STEPS):
         upward, spread = float(v @ A.matvec(v)), float(v @ B.matvec(v))
         if upward <= 0:
@@ -161,7 +330,7 @@ def _sparse_pencil(at: Curvature, scale: Tensor) -> CriticalPoint:
             break
         critical = ahead
         # Shifted by one: convergence is judged relative to the eigenvalue, which tends to zero.
-        shifted = operator(partial(at.times, beta=critical), -1.0)
+        shifted = _operator(at, partial(at.times, beta=critical), scale, -1.0)
         v = eigsh(shifted, 1, which="SA", v0=v, tol=LANCZOS_TOL)[1][:, 0]
     return _critical_point(critical, v, scale)
 

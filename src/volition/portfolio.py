@@ -242,17 +242,16 @@ class Search:
 
     def _annealed(self, seed: int) -> AnnealingResult:
         work = self._work
-        frozen = work.cost.mean_is_optimal and not work.autonomy.depends_on_centers
         return anneal(
             work,
             self.n_clusters,
-            solver=FixedPoint() if frozen else Gradient(),
             schedule=Geometric(tau=1.4) if self.schedule is None else self.schedule,
             max_iter=min(self.max_iter, 100),
             tol=max(self.tol, 1e-4),
             random_state=seed,
             on_beta=self.on_beta,
             deadline=self.out_of_time,
+            predict=work.collapses,  # elsewhere it would take longer than the annealing
         )
 
     def _k_means(self, n_distinct: int, seed: int) -> FloatArray:

@@ -25,8 +25,8 @@ from torch import Tensor
 
 from volition.autonomy import Autonomy, Chunk, Passive, RowAutonomy, Transition
 from volition.blocks import Sums, add_over_blocks, add_up, flushes_denormals
-from volition.costs import Cost, SquaredEuclidean
-from volition.validation import FloatArray, check_entities, check_weights
+from volition.costs import Cost, SquaredEuclidean, resolve_cost
+from volition.validation import FloatArray, check_centers, check_entities, check_weights
 
 LOG2E = math.log2(math.e)
 BLOCK_ROWS = 65536
@@ -550,6 +550,42 @@ class Problem:
         # Models by entity may need (rows, K, K) numbers at a time.
         numbers = 16 * CHUNK_NUMBERS // K if self.autonomy.by_entity else CHUNK_NUMBERS
         return max(256, min(BLOCK_ROWS, numbers // K))
+
+
+def pose(
+    X: Any,
+    centers: Any,
+    *,
+    autonomy: Autonomy | None = None,
+    metric: Any = "sqeuclidean",
+    sample_weight: Any = None,
+    groups: Any = None,
+    autonomy_proba: Any = None,
+) -> tuple[Problem, FloatArray]:
+    """Return the problem and the centres that a user describes by arrays, both checked.
+
+    Examples
+    --------
+    >>> from volition.problem import pose
+    >>> problem, Y = pose([[0.0], [4.0]], [[1.0]])
+    >>> problem.distortion(Y)
+    5.0
+    """
+    X = check_entities(X)
+    Y = check_centers(centers, X.shape[1])
+    if autonomy_proba is not None:
+        if autonomy is not None:
+            raise ValueError("Give autonomy or autonomy_proba, not both.")
+        autonomy = RowAutonomy(autonomy_proba)
+    problem = Problem(
+        X,
+        sample_weight=sample_weight,
+        cost=resolve_cost(metric),
+        autonomy=autonomy,
+        groups=groups,
+    )
+    problem.autonomy.check(len(Y), len(X))
+    return problem, Y
 
 
 @cache

@@ -157,12 +157,14 @@ class Critical:
     shortest, longest : float, default=1.01 and 4.0
         Bounds on the factor between betas. Predictions from a state far from its critical beta are
         cautious, so that without a shortest step progress would be slow.
-    push : float, default=0.05
+    push : float, default=0.015
         How far centres are moved apart, as a share of the length at which the policy is blurred.
     slack : float, default=100.0
         Between transitions, how many times looser than at the end the states are solved.
     hardness : float, default=1e-4
         See :class:`Geometric`.
+    patient : bool, default=True
+        Whether steps in which more than one place splits are taken back.
 
     Examples
     --------
@@ -180,9 +182,10 @@ class Critical:
     margin: float = 0.008
     shortest: float = 1.01
     longest: float = 4.0
-    push: float = 0.05
+    push: float = 0.015
     slack: float = 100.0
     hardness: float = 1e-4
+    patient: bool = True
 
     def __post_init__(self) -> None:
         check_betas(self.beta_min, self.beta_max)
@@ -207,15 +210,17 @@ class Critical:
         if last is not None and before is not None:
             nearest = max(before.beta, last.critical) * (1 + self.margin)
             several = abs(state.n_distinct - before.n_distinct) > 1
-            if several and state.beta > nearest * (1 + 1e-9):
+            if self.patient and several and state.beta > nearest * (1 + 1e-9):
                 return self._leave(problem, before, nearest)._replace(retreat=True)
         end = PATIENCE * first_beta(problem) if self.beta_max is None else self.beta_max
-        done = self.beta_max is None and is_done(problem, state, self.hardness)
-        if done or state.beta >= end * (1 - 1e-12):
+        if self._is_done(problem, state) or state.beta >= end * (1 - 1e-12):
             if last is None or last.slack == 1:
                 return None
             return Move(state.beta, state.centers)
         return self._leave(problem, state, None, end)
+
+    def _is_done(self, problem: Problem, state: State) -> bool:
+        return self.beta_max is None and is_done(problem, state, self.hardness)
 
     def _leave(
         self, problem: Problem, state: State, beta: float | None, end: float = math.inf
@@ -244,6 +249,39 @@ class Critical:
         shortest = max(self.shortest, 1.5) if everywhere else self.shortest
         factor = max(critical * (1 + self.margin) / state.beta, shortest)
         return state.beta * min(factor, max(self.longest, shortest))
+
+
+@dataclass(frozen=True)
+class Growing(Critical):
+    """`Critical`, with two centres in every place, so that no place lacks a centre to split off.
+
+    With a given number of centres, places that have used theirs up cannot split, however much the
+    entities there differ. Here every place is given a second centre after each beta: the number of
+    distinct centres is then what the entities say, up to ``n_max``.
+
+    Parameters
+    ----------
+    n_max : int, default=32
+        Annealing ends when there are more distinct centres.
+    **others
+        As for :class:`Critical`.
+    """
+
+    n_max: int = 32
+
+    def _is_done(self, problem: Problem, state: State) -> bool:
+        nothing_left = state.summary.hard_distortion <= 1e-9 * problem.cost_scale
+        return nothing_left or state.n_distinct > self.n_max
+
+    def _leave(
+        self, problem: Problem, state: State, beta: float | None, end: float = math.inf
+    ) -> Move:
+        places = coincident(problem, state.centers, state.beta)
+        count = np.bincount(places)[:, None]
+        sums = np.zeros((len(count), state.centers.shape[1]))
+        np.add.at(sums, places, state.centers)
+        pairs = np.repeat(sums / count, 2, axis=0)
+        return super()._leave(problem, state._replace(centers=pairs), beta, end)
 
 
 @dataclass(frozen=True)
