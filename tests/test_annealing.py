@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 from volition import DistanceAutonomy, FixedAutonomy, Passive, anneal
-from volition.annealing import count_distinct
 from volition.datasets import make_nested_groups
 from volition.problem import Problem
 from volition.schedules import Explicit, Geometric, State, first_beta, resolve_schedule
@@ -164,19 +163,14 @@ def test_default_solver_suits_the_problem(four_groups):
         assert gradient.abs().max() < 1e-4
 
 
-def test_distinct_centres_are_counted_by_linkage():
-    Y = np.array([[0.0, 0.0], [0.01, 0.0], [1.0, 0.0], [5.0, 5.0]])
-    assert count_distinct(Y, 0.1) == 3
-    assert count_distinct(Y, 2.0) == 2
-    assert count_distinct(Y[:1], 0.1) == 1
-
-
 def test_geometric_schedule_as_published():
     schedule = Geometric(10, 1e4, 1.1)
     problem = Problem(np.arange(4.0)[:, None])
     summary = problem.summary(np.zeros((1, 1)), 1.0)
     betas = [schedule.start(problem)]
-    while (ahead := schedule.next(problem, State(betas[-1], summary, 1, 1))) is not None:
+    while (
+        ahead := schedule.next(problem, State(betas[-1], summary, 1, np.zeros((1, 1))))
+    ) is not None:
         betas.append(ahead)
     n = math.floor(math.log(1e3) / math.log(1.1)) + 1
     np.testing.assert_allclose(betas, 10 * 1.1 ** np.arange(n), rtol=1e-9)

@@ -19,7 +19,7 @@ from volition import (
     save_model,
 )
 from volition.costs import Haversine, SquaredEuclidean
-from volition.schedules import Geometric
+from volition.schedules import Critical, Geometric
 from volition.solvers import Armijo, FixedPoint
 
 
@@ -36,6 +36,7 @@ def X(four_groups):
         {"autonomy": DistanceAutonomy(0.2, gamma=0.5, temperature=0.1)},
         {"autonomy": FixedAutonomy(0.7 * np.eye(3) + 0.1)},
         {"solver": FixedPoint(fallback=Armijo(step=3.0)), "schedule": Geometric(tau=2.0)},
+        {"solver": "gradient", "schedule": Critical(longest=3.0)},
         {"schedule": [1.0, 5.0], "init": np.eye(3)[:, :2], "solver": "gradient"},
         {"metric": "sqhaversine", "n_init": 1},
         {"init": [[0.0, 0.0], [1.0, 1.0], [1.0, 0.0]], "metric": Haversine(squared=True)},

@@ -41,14 +41,14 @@ class PhaseTransition(NamedTuple):
     """A change in the number of distinct centres.
 
     ``beta`` is where it was seen, the first beta with the new number; ``predicted`` the critical
-    beta (Theorem 2) of the last minimum before it, NaN where it was not asked for, and where
+    beta (Theorem 2) of the last minimum before it, None where it was not asked for, and where
     centres merge again, of which the theorem does not speak.
     """
 
     beta: float
     n_before: int
     n_after: int
-    predicted: float
+    predicted: float | None
 
 
 #: called after each beta with the record and the centres; a true answer stops the annealing
@@ -241,7 +241,7 @@ def anneal(
             b.beta,
             a.n_distinct,
             b.n_distinct,
-            critical if b.n_distinct > a.n_distinct else math.nan,
+            critical if b.n_distinct > a.n_distinct and not math.isnan(critical) else None,
         )
         for a, b, critical in zip(history, history[1:], criticals[1:], strict=False)
         if a.n_distinct != b.n_distinct

@@ -24,7 +24,7 @@ from volition.autonomy import (
 from volition.costs import METRICS, Cost, resolve_cost
 from volition.estimators import AutonomyAwareClustering
 from volition.portfolio import Candidate
-from volition.schedules import Explicit, Geometric
+from volition.schedules import Critical, Explicit, Geometric
 from volition.solvers import Armijo, FixedPoint, Gradient
 
 FORMAT = "volition-model"
@@ -50,7 +50,7 @@ _RECORDS: dict[str, Any] = {
 #: parameter objects that are saved by name and fields
 _OBJECTS: dict[str, Any] = {
     cls.__name__: cls
-    for cls in (DistanceAutonomy, Geometric, Explicit, Armijo, FixedPoint, Gradient)
+    for cls in (DistanceAutonomy, Geometric, Critical, Explicit, Armijo, FixedPoint, Gradient)
 }
 
 

@@ -326,9 +326,10 @@ def _sparse_pencil(at: Curvature, scale: Tensor) -> CriticalPoint:
         if upward <= 0:
             return _critical_point(0.0, v, scale)
         ahead = _inverse(spread / upward, at)
-        if ahead == math.inf or ahead > critical * (1 - LANCZOS_TOL):
+        settled = ahead > critical * (1 - 1e-7)  # the steps converge quadratically
+        critical = min(critical, ahead)
+        if settled or critical == math.inf:
             break
-        critical = ahead
         # Shifted by one: convergence is judged relative to the eigenvalue, which tends to zero.
         shifted = _operator(at, partial(at.times, beta=critical), scale, -1.0)
         v = eigsh(shifted, 1, which="SA", v0=v, tol=LANCZOS_TOL)[1][:, 0]

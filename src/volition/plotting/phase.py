@@ -31,9 +31,9 @@ def moves(result: AnnealingResult) -> tuple[FloatArray, FloatArray]:
     >>> from volition import anneal
     >>> from volition.plotting.phase import moves
     >>> from volition.problem import Problem
-    >>> result = anneal(Problem([[0.0], [1.0]]), 1)
-    >>> float(moves(result)[1].max())
-    0.0
+    >>> betas, speed = moves(anneal(Problem([[0.0], [1.0]]), 2, random_state=0))
+    >>> betas.shape == speed.shape, bool(speed.max() > 0.1)
+    (True, True)
     """
     # Of several states at one beta, the last counts.
     last = {record.beta: Y for record, Y in zip(result.history, result.path, strict=True)}
@@ -72,7 +72,7 @@ def plot_moves(result: AnnealingResult, ax: Any = None) -> Any:
     """
     ax = _axes(ax)
     ax.plot(*moves(result), color=BLUE, lw=1.2, label="seen")
-    predicted = [t.predicted for t in result.transitions if np.isfinite(t.predicted)]
+    predicted = [t.predicted for t in result.transitions if t.predicted is not None]
     for i, beta in enumerate(predicted):
         label = "predicted critical beta" if i == 0 else None
         ax.axvline(beta, color=ORANGE, lw=1, ls="--", alpha=0.7, label=label, zorder=0)

@@ -1,0 +1,319 @@
+"""Phase transitions: theory against experiment, schedules, and the number of clusters."""
+
+import math
+import sys
+from time import perf_counter
+
+import numpy as np
+import torch
+from common import ROOT, SHARED, THREADS, report
+from rich.progress import track
+from sklearn.cluster import KMeans
+from sklearn.datasets import make_blobs
+from sklearn.metrics import silhouette_score
+from sklearn.mixture import GaussianMixture
+
+from volition import DistanceAutonomy, FixedAutonomy, Passive, anneal, suggest_n_clusters
+from volition.datasets import load_four_groups, load_utd19_london, make_nested_groups
+from volition.phase import examine, sensitivity, sensitivity_bound
+from volition.problem import Problem
+from volition.schedules import Critical, Geometric
+from volition.solvers import Gradient
+from volition.suggestion import persistence
+
+PERSISTS = 0.1  # in log beta
+
+
+def uniform(kappa: float, K: int) -> FixedAutonomy:
+    away = kappa / (K - 1)
+    return FixedAutonomy((1 - kappa - away) * np.eye(K) + away)
+
+
+def best_of_k_means(problem: Problem, K: int, beta: float, starts: int = 50) -> float:
+    """The best of k-means starts, each polished with the exact gradient."""
+    best = math.inf
+    for seed in range(starts):
+        Y = KMeans(K, n_init=1, random_state=seed).fit(problem.X).cluster_centers_
+        found = Gradient().solve(problem, problem.centers(Y), beta, max_iter=300, tol=1e-7)
+        best = min(best, problem.distortion(found.centers))
+    return best
+
+
+def nested() -> dict:
+    """1, 4, 8, 16 and nothing else that persists; predicted against seen."""
+    rows = []
+    for seed in track(range(10), "nested groups"):
+        problem = Problem(make_nested_groups(seed).data, autonomy=uniform(1 / 16, 16))
+        result = anneal(problem, 16, schedule=Critical(1e-3, 1e3), random_state=seed)
+        splits = [t for t in result.transitions if t.n_after > t.n_before]
+        lasting = sorted(p.n_clusters for p in persistence(result) if p.persistence > PERSISTS)
+        others = [p.persistence for p in persistence(result) if p.n_clusters not in (1, 4, 8, 16)]
+        reached = problem.distortion(result.centers)
+        rows.append(
+            {
+                "random_state": seed,
+                "numbers that persist": lasting,
+                "longest other": max(others),
+                "splits": len(splits),
+                "worst seen/predicted - 1, %": 100 * max(t.beta / t.predicted - 1 for t in splits),
+                "distortion": reached,
+                "gap to best of 50 k-means, %": 100
+                * (reached / best_of_k_means(problem, 16, 1e3) - 1),
+                "iterations": result.n_iter,
+            }
+        )
+    right = all(row["numbers that persist"] == [1, 4, 8, 16] for row in rows)
+    facts = {
+        "1, 4, 8, 16 and nothing else, all seeds": right,
+        "worst seen against predicted, %": max(r["worst seen/predicted - 1, %"] for r in rows),
+        "worst gap, %": max(r["gap to best of 50 k-means, %"] for r in rows),
+    }
+    report("phase_nested", rows, facts)
+    return facts
+
+
+def schedules() -> dict:
+    """`Critical` against a slow geometric anneal, both by the exact gradient."""
+    X = load_four_groups().data
+    cases = [
+        ("four groups, obeying", X, 4, Passive()),
+        ("four groups, kappa=0.3, T=0.01", X, 4, DistanceAutonomy(0.3, temperature=0.01)),
+        ("nested groups, 15/16", make_nested_groups().data, 16, uniform(1 / 16, 16)),
+    ]
+    path = SHARED / "data" / "utd19_london.mat"
+    if path.is_file():
+        L = load_utd19_london(path)
+        cases.append(("London, obeying", L, 25, Passive()))
+        cases += [
+            (f"London, kappa={kappa}, T={T}", L, 25, DistanceAutonomy(kappa, temperature=T))
+            for kappa in (0.1, 0.5)
+            for T in (0.1, 0.01)
+        ]
+    rows = []
+    for name, data, K, autonomy in track(cases, "schedules"):
+        problem = Problem(data, autonomy=autonomy)
+        row = {"case": name}
+        for label, schedule in (("slow", Geometric(tau=1 / 0.99)), ("critical", Critical())):
+            began = perf_counter()
+            result = anneal(
+                problem, K, solver=Gradient(), schedule=schedule, random_state=0, predict=False
+            )
+            row[f"{label} D"] = problem.distortion(result.centers)
+            row[f"{label} iterations"] = result.n_iter
+            row[f"{label} s"] = perf_counter() - began
+        row["gap, %"] = 100 * (row["critical D"] / row["slow D"] - 1)
+        row["times fewer"] = row["slow iterations"] / row["critical iterations"]
+        rows.append(row)
+    facts = {
+        "fewest times fewer iterations": min(row["times fewer"] for row in rows),
+        "worst gap to the slow anneal, %": max(row["gap, %"] for row in rows),
+    }
+    report("phase_schedules", rows, facts)
+    return facts
+
+
+def first_split() -> dict:
+    """The first critical beta against kappa: closed form, Theorem 2, and the split that is seen."""
+    X = load_four_groups().data
+    variance = np.linalg.eigvalsh(np.cov(X.T, bias=True))[-1]
+    rows = []
+    for K in (4, 16):
+        most = (K - 1) / K
+        for share in (0, 0.2, 0.4, 0.6, 0.8, 0.9, 1.0, 1.05):
+            kappa = min(1.0, share * most)
+            problem = Problem(X, autonomy=uniform(kappa, K))
+            left = abs(1 - kappa / most)
+            closed = math.inf if left < 1e-12 else 1 / (2 * variance * left**2)
+            start = np.repeat(problem.mean_center(), K, axis=0)
+            predicted = examine(problem, start, 1.0).critical.beta
+            top = min(3 * predicted, 1e6)
+            result = anneal(
+                problem, K, solver=Gradient(), random_state=0, predict=False,
+                schedule=Geometric(0.5 * min(predicted, 1e5), top, tau=1.01),
+            )  # fmt: skip
+            seen = [t.beta for t in result.transitions]
+            rows.append(
+                {
+                    "K": K,
+                    "kappa": kappa,
+                    "closed form": closed,
+                    "Theorem 2": predicted,
+                    "seen": seen[0] if seen else math.inf,
+                }
+            )
+    _picture_of_first_split(rows)
+    split = [r for r in rows if math.isfinite(r["closed form"])]
+    never = [r for r in rows if not math.isfinite(r["closed form"])]
+    facts = {
+        "Theorem 2 against closed form, largest relative difference": max(
+            abs(r["Theorem 2"] / r["closed form"] - 1) for r in split
+        ),
+        "seen against closed form, largest, %": max(
+            100 * abs(r["seen"] / r["closed form"] - 1) for r in split
+        ),
+        "splits at kappa = (K-1)/K": sum(math.isfinite(r["seen"]) for r in never),
+    }
+    report("phase_first_split", rows, facts)
+    return facts
+
+
+def _picture_of_first_split(rows: list[dict]) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, ax = plt.subplots(figsize=(6.4, 4.2), layout="constrained")
+    for K, color in ((4, "#0072B2"), (16, "#D55E00")):
+        mine = [r for r in rows if r["K"] == K]
+        base = mine[0]["closed form"]
+        kappa = np.linspace(0, (K - 1) / K * 0.97, 300)
+        ax.plot(kappa, base / (1 - kappa * K / (K - 1)) ** 2, color=color, label=f"K = {K}, theory")
+        shown = [r for r in mine if math.isfinite(r["seen"])]
+        ax.plot([r["kappa"] for r in shown], [r["seen"] for r in shown], "o", color=color,
+                label=f"K = {K}, seen")  # fmt: skip
+        ax.axvline((K - 1) / K, color=color, ls=":", lw=1)
+    ax.set(yscale="log", xlabel="kappa (uniform override)", ylabel="first critical beta")
+    ax.set_title("Autonomy delays the first split; at kappa = (K-1)/K (dotted) there is none")
+    ax.title.set_fontsize(9)
+    ax.legend(frameon=False)
+    folder = ROOT / "benchmarks" / "results"
+    folder.mkdir(exist_ok=True)
+    figure.savefig(folder / "phase_first_split.png", dpi=120)
+
+
+def bound() -> dict:
+    """Theorem 3's bound against dY/dbeta between transitions."""
+    rows = []
+    cases = (
+        ("four groups", load_four_groups().data, 4, uniform(0.2, 4)),
+        ("nested groups", make_nested_groups().data, 16, uniform(1 / 16, 16)),
+    )
+    for name, X, K, autonomy in cases:
+        problem = Problem(X, autonomy=autonomy)
+        result = anneal(problem, K, schedule=Critical(), tol=1e-9, predict=False)
+        for record, Y in zip(result.history, result.path, strict=True):
+            exact = Gradient().solve(
+                problem, problem.centers(Y), record.beta, max_iter=500, tol=1e-9
+            )
+            at = {"autonomy": autonomy, "beta": record.beta}
+            limit = sensitivity_bound(X, exact.centers.numpy(), **at)
+            if math.isinf(limit):
+                continue  # at a transition, where the theorem does not speak
+            speed = float(np.linalg.norm(sensitivity(X, exact.centers.numpy(), **at)))
+            rows.append({"data": name, "beta": record.beta, "dY/dbeta": speed, "bound": limit})
+    facts = {
+        "states": len(rows),
+        "states that break the bound": sum(r["dY/dbeta"] > r["bound"] for r in rows),
+        "largest share of the bound": max(r["dY/dbeta"] / r["bound"] for r in rows),
+    }
+    report("phase_bound", rows[:: max(1, len(rows) // 20)], facts)
+    return facts
+
+
+def rings(seed: int) -> np.ndarray:
+    """15 groups in the manner of R15: one in the middle, seven around it, seven far out."""
+    rng = np.random.RandomState(seed)
+    angle = 2 * np.pi * np.arange(7) / 7
+    ring = np.column_stack([np.cos(angle), np.sin(angle)])
+    centers = np.vstack([np.zeros((1, 2)), 2.2 * ring, 6 * ring])
+    return np.repeat(centers, 40, axis=0) + rng.normal(scale=0.3, size=(600, 2))
+
+
+def uneven_grid(seed: int) -> np.ndarray:
+    """30 groups of 30 to 120 entities on a shaken grid."""
+    rng = np.random.RandomState(seed)
+    places = np.stack(np.meshgrid(range(6), range(5)), -1).reshape(-1, 2)
+    places = places + rng.uniform(-0.2, 0.2, (30, 2))
+    return np.concatenate(
+        [c + rng.normal(scale=0.12, size=(rng.randint(30, 120), 2)) for c in places]
+    )
+
+
+def stretched(seed: int) -> np.ndarray:
+    X, _ = make_blobs(900, centers=3, random_state=170 + seed)
+    return X @ np.array([[0.6, -0.6], [-0.4, 0.8]])
+
+
+def generators() -> dict:
+    """What is to be told apart: name -> (K, seed -> X)."""
+    return {
+        "one Gaussian": (1, lambda s: np.random.RandomState(s).normal(size=(1000, 2))),
+        "four groups": (4, lambda s: load_four_groups().data),
+        "nested groups": (16, lambda s: make_nested_groups(s).data),
+        "blobs, K=5": (
+            5, lambda s: make_blobs(1000, centers=5, cluster_std=0.6, random_state=s)[0]
+        ),
+        "blobs in 10 dimensions, K=8": (
+            8, lambda s: make_blobs(800, n_features=10, centers=8, random_state=s)[0]
+        ),
+        "stretched blobs, K=3": (3, stretched),
+        "rings of groups, K=15": (15, rings),
+        "uneven grid, K=30": (30, uneven_grid),
+    }  # fmt: skip
+
+
+def by_silhouette(X: np.ndarray, most: int) -> int:
+    score = {
+        K: silhouette_score(X, KMeans(K, n_init=3, random_state=0).fit_predict(X), random_state=0)
+        for K in range(2, most + 1)
+    }
+    return max(score, key=score.get)
+
+
+def by_bic(X: np.ndarray, most: int) -> int:
+    score = {K: GaussianMixture(K, random_state=0).fit(X).bic(X) for K in range(1, most + 1)}
+    return min(score, key=score.get)
+
+
+def number(seeds: int = 5, most: int = 36) -> dict:
+    """How often each rule finds the number of clusters."""
+    rows = []
+    for name, (K, make) in track(generators().items(), "numbers"):
+        found = {"ours": [], "silhouette": [], "BIC": []}
+        seconds = dict.fromkeys(found, 0.0)
+        for seed in range(seeds):
+            X = make(seed)
+            rules = {
+                "ours": lambda X=X: suggest_n_clusters(X, n_max=most).n_clusters,
+                "silhouette": lambda X=X: by_silhouette(X, most),
+                "BIC": lambda X=X: by_bic(X, most),
+            }
+            for rule, fn in rules.items():
+                began = perf_counter()
+                found[rule].append(fn())
+                seconds[rule] += perf_counter() - began
+        row = {"data": name, "K": K}
+        for rule, values in found.items():
+            row[f"{rule}: right"] = f"{values.count(K)}/{seeds}"
+            row[f"{rule}: said"] = values
+            row[f"{rule}: s"] = seconds[rule] / seeds
+        rows.append(row)
+    facts = {
+        f"{rule}: right in all": sum(row[f"{rule}: said"].count(row["K"]) for row in rows)
+        / (seeds * len(rows))
+        for rule in ("ours", "silhouette", "BIC")
+    }
+    ranked = suggest_n_clusters(make_nested_groups().data).ranking
+    facts["nested groups: ranking"] = [p.n_clusters for p in ranked[:4]]
+    report("phase_number", rows, facts)
+    return facts
+
+
+PARTS = {
+    "nested": nested,
+    "schedules": schedules,
+    "first_split": first_split,
+    "bound": bound,
+    "number": number,
+}
+
+
+def main() -> None:
+    torch.set_num_threads(THREADS)
+    for name in sys.argv[1:] or PARTS:
+        PARTS[name]()
+
+
+if __name__ == "__main__":
+    main()
