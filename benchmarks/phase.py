@@ -266,7 +266,7 @@ def by_bic(X: np.ndarray, most: int) -> int:
     return min(score, key=score.get)
 
 
-def number(seeds: int = 5, most: int = 36) -> dict:
+def number(seeds: int = 3, most: int = 36) -> dict:
     """How often each rule finds the number of clusters."""
     rows = []
     for name, (K, make) in track(generators().items(), "numbers"):

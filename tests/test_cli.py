@@ -222,3 +222,49 @@ def test_notes_a_temperature_that_drowns_distances(run, table):
     words = ["fit", "sensors.csv", "-k", 3, "--columns", "x,y", "--kappa", 0.2, "--out", "res"]
     assert "nearly uniform" in run(*words, "--temperature", 1000)[1]
     assert "nearly uniform" not in run(*words, "--temperature", 0.01)[1]
+
+
+def test_phase_writes_what_it_says(run, tmp_path, four_groups):
+    frame = pd.DataFrame(four_groups[::6], columns=["x", "y"])
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    code, out, err = run(
+        "phase", "t.csv", "--max-clusters", 6, "--animate", "--out", "res", "--quiet"
+    )
+    assert code == 0, err
+    files = {"persistence.csv", "path.csv", "summary.json", "phase.png", "annealing.gif"}
+    assert set(os.listdir(tmp_path / "res")) == files
+    summary = json.loads((tmp_path / "res" / "summary.json").read_text())
+    ranking = pd.read_csv(tmp_path / "res" / "persistence.csv")
+    path = pd.read_csv(tmp_path / "res" / "path.csv")
+    assert summary["suggested"] == 4 == ranking["n_clusters"][0]
+    assert ranking["persistence"].is_monotonic_decreasing
+    assert path["beta"].is_monotonic_increasing
+    assert path["n_distinct"].max() > 6
+    assert "       4  " in out
+
+
+def test_phase_with_a_matrix(run, tmp_path, four_groups):
+    pd.DataFrame(four_groups[::10], columns=["x", "y"]).to_csv(tmp_path / "t.csv", index=False)
+    (tmp_path / "p.csv").write_text("0.9,0.1\n0.1,0.9\n")
+    code, out, err = run("phase", "t.csv", "--autonomy", "p.csv", "--out", "res")
+    assert code == 0, err
+    assert "(and beyond)" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nofile.csv"], "No such file"),
+        (["sensors.csv", "--columns", "x,z"], "z"),
+        (["sensors.csv", "--columns", "x,y", "--max-clusters", 0], "--max-clusters must be"),
+        (["sensors.csv", "--columns", "x,y", "--kappa", 2], "kappa"),
+        (["sensors.csv", "--columns", "x,y", "--metric", "taxi"], "metric"),
+        (["sensors.csv", "--columns", "x,y", "--weight", "none"], "none"),
+    ],
+)
+def test_phase_refuses_bad_input(run, table, tmp_path, words, message):
+    code, _, err = run("phase", *words, "--out", "res")
+    assert code == 2
+    assert message in err
+    assert len(err.strip().splitlines()) == 1
+    assert not (tmp_path / "res").exists()

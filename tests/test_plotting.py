@@ -1,10 +1,22 @@
 import numpy as np
 import pytest
 
-from volition import AutonomyAwareClustering, DistanceAutonomy
+from volition import AutonomyAwareClustering, DistanceAutonomy, anneal
 from volition.metrics import distortion
-from volition.plotting import ClusteringDisplay, plot_comparison
+from volition.plotting import (
+    ClusteringDisplay,
+    animate,
+    plot_comparison,
+    plot_moves,
+    plot_numbers,
+    plot_persistence,
+    plot_phase,
+    plot_tree,
+)
 from volition.plotting.clustering import cluster_colors, clustering_info
+from volition.plotting.phase import moves
+from volition.problem import Problem
+from volition.schedules import Geometric
 
 
 @pytest.mark.parametrize("n_clusters", [1, 4, 8, 25, 60])
@@ -67,3 +79,54 @@ def test_comparison_passes_metadata_on(four_groups, rng):
     figure = plot_comparison(aware, plain, X, autonomy_proba=p)
     assert f"{aware.distortion_:.4g}" in figure.axes[0].get_title()
     assert "(+" in figure.axes[1].get_title()
+
+
+@pytest.fixture
+def annealed(four_groups):
+    problem = Problem(four_groups[::10])
+    return problem, anneal(problem, 4, schedule=Geometric(tau=1.1), random_state=0)
+
+
+def test_moves_peak_at_the_first_split(annealed):
+    _, result = annealed
+    betas, speed = moves(result)
+    first = result.transitions[0]
+    assert len(betas) == len(result.history) - 1
+    before = speed[betas < first.beta].max()
+    assert speed.max() > 20 * before
+    np.testing.assert_allclose(
+        speed[3] * np.log(1.1), np.linalg.norm(result.path[4] - result.path[3]), rtol=1e-9
+    )
+
+
+def test_phase_pictures_show_what_they_say(annealed):
+    problem, result = annealed
+    ax = plot_moves(result)
+    marked = [line.get_xdata()[0] for line in ax.lines if line.get_linestyle() == "--"]
+    predicted = [t.predicted for t in result.transitions if t.predicted is not None]
+    np.testing.assert_allclose(marked, predicted)
+    tree = plot_tree(problem, result)
+    ends = np.array([segment[-1] for segment in tree.collections[0].get_segments()])
+    assert (ends[:, 0] == result.beta).sum() == 4
+    assert plot_numbers(result).lines[0].get_ydata()[-1] == 4
+    bars = plot_persistence(result).patches
+    assert bars[0].get_width() == max(bar.get_width() for bar in bars)
+    assert len(plot_phase(problem, result, "title").axes) == 4
+
+
+def test_animation(annealed, tmp_path, monkeypatch):
+    from PIL import Image
+
+    problem, result = annealed
+    seen = []
+    path = animate(
+        problem, result, tmp_path / "a.gif", max_frames=4, on_frame=lambda i, n: seen.append((i, n))
+    )
+    with Image.open(path) as image:
+        assert image.n_frames == 4
+    assert seen[-1] == (3, 4)
+    with pytest.raises(ValueError, match=r"\.gif or \.mp4"):
+        animate(problem, result, tmp_path / "a.avi")
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    with pytest.raises(ValueError, match="needs the program ffmpeg"):
+        animate(problem, result, tmp_path / "a.mp4")

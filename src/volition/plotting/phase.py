@@ -77,7 +77,7 @@ def plot_moves(result: AnnealingResult, ax: Any = None) -> Any:
         label = "predicted critical beta" if i == 0 else None
         ax.axvline(beta, color=ORANGE, lw=1, ls="--", alpha=0.7, label=label, zorder=0)
     ax.set(xscale="log", xlabel="beta", ylabel="‖ΔY‖ per unit of log beta")
-    ax.legend(frameon=False)
+    ax.legend(framealpha=0.9)
     return ax
 
 
