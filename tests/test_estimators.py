@@ -476,3 +476,18 @@ def test_user_thread_setting_is_restored(four_groups):
 
 def test_hard_beta_never_reaches_the_user(fitted):
     assert math.isfinite(fitted.beta_)
+
+
+@pytest.mark.parametrize("solver", ["gradient", "fixed_point", "auto"])
+def test_critical_schedule(four_groups, solver):
+    X = four_groups[::5]
+    autonomy = DistanceAutonomy(0.2, temperature=0.1)
+    model = AutonomyAwareClustering(
+        4, autonomy=autonomy, solver=solver, schedule="critical", random_state=0
+    ).fit(X)
+    best = AutonomyAwareClustering(4, autonomy=autonomy, random_state=0).fit(X)
+    assert model.distortion_ <= best.distortion_ * (1.001 if solver != "fixed_point" else 1.05)
+    if solver == "gradient":
+        splits = [t for t in model.transitions_ if t.n_after > t.n_before]
+        assert splits[-1].n_after == 4
+        assert all(abs(t.beta / t.predicted - 1) < 0.03 for t in splits)

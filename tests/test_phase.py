@@ -8,6 +8,7 @@ from scipy.stats import ortho_group
 
 import volition.phase
 from volition import DistanceAutonomy, FixedAutonomy, Passive, anneal, critical_beta
+from volition.costs import resolve_cost
 from volition.curvature import curvature
 from volition.phase import (
     coincident,
@@ -19,7 +20,7 @@ from volition.phase import (
     sensitivity_bound,
 )
 from volition.problem import Problem
-from volition.schedules import Critical
+from volition.schedules import Critical, Geometric
 from volition.solvers import Gradient
 
 
@@ -331,3 +332,34 @@ def test_sensitivity_bound_holds_along_a_path(rng):
             checked += 1
             assert np.linalg.norm(sensitivity(X, Y, beta=record.beta)) <= bound
     assert checked > 5
+
+
+def test_a_centre_that_nobody_realises_has_no_say(rng):
+    X = np.concatenate([rng.normal(size=(40, 2)) + c for c in ((0, 0), (9, 0), (0, 9))])
+    problem = Problem(X)
+    Y = followed(problem, [[0.0, 0.0], [9.0, 0.0], [0.0, 9.0]], 0.3).numpy()
+    with_dead = np.vstack([Y, [[500.0, 500.0]]])
+    one, other = critical_beta(X, Y, beta=0.3), critical_beta(X, with_dead, beta=0.3)
+    assert other.beta == pytest.approx(one.beta, rel=1e-6)
+    assert np.abs(other.direction[3]).max() == 0
+    ratio = sensitivity_bound(X, with_dead, beta=0.3) / sensitivity_bound(X, Y, beta=0.3)
+    assert ratio == pytest.approx(math.sqrt(4 / 3), rel=1e-6)
+    never = FixedAutonomy([[1.0, 0.0], [1.0, 0.0]])
+    assert critical_beta([[0.0], [1.0]], [[0.5], [0.5]], beta=0.1, autonomy=never).beta == math.inf
+
+
+def test_one_centre_in_many_dimensions(rng):
+    assert critical_beta(rng.normal(size=(50, 300)), np.zeros((1, 300)), beta=0.1).beta == math.inf
+
+
+def test_costs_without_curvature_are_refused_but_annealed(rng):
+    X = rng.normal(size=(40, 2))
+
+    def manhattan(a, b):
+        return (a[:, None] - b).abs().sum(-1)
+
+    with pytest.raises(ValueError, match="no second derivatives"):
+        critical_beta(X, X[:2], beta=1.0, metric=manhattan)
+    problem = Problem(X, cost=resolve_cost(manhattan))
+    result = anneal(problem, 2, schedule=Geometric(tau=2.0), random_state=0)
+    assert all(t.predicted is None for t in result.transitions)

@@ -1,4 +1,6 @@
+import copy
 import math
+import pickle
 
 import numpy as np
 import pytest
@@ -335,3 +337,17 @@ def test_compiled_powers_of_two(rng):
         out = np.empty_like(x)
         powers(x, out)
         np.testing.assert_allclose(out, np.exp2(x), rtol=2.5 * np.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda p: pickle.loads(pickle.dumps(p))])
+def test_copies_work_on_their_own_data(case, copied):
+    X, Y, _ = case
+    problem = copied(Problem(X))
+    for beta in (0.1, 2.0, 1e3):
+        expected = Problem(X).moments(Y, beta).free_energy
+        assert problem.moments(Y, beta).free_energy == pytest.approx(expected, rel=1e-12)
+
+
+def test_overflow_is_not_an_exception(case):
+    X, Y, _ = case
+    assert not Problem(X.astype(np.float32)).moments(Y * 1e20, 1.0).free_energy < 1e30

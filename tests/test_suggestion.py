@@ -45,7 +45,7 @@ def test_four_groups():
 def test_nested_groups():
     found = suggest_n_clusters(make_nested_groups(3).data)
     assert found.n_clusters == 16
-    assert {p.n_clusters for p in found.ranking[:3]} == {16, 8, 4}
+    assert {p.n_clusters for p in found.ranking[:4]} == {16, 8, 4, 1}
 
 
 @pytest.mark.parametrize("d", [1, 2, 5])
@@ -87,12 +87,29 @@ def test_a_matrix_fixes_the_number_of_centres():
     assert len(found.path.centers) == 4
 
 
-def test_autonomy_keeps_entities_together_for_longer():
+@pytest.mark.parametrize("kappa", [0.2, 0.5])
+def test_autonomy_keeps_entities_together_for_longer(kappa):
     X = load_four_groups().data
-    obeying = suggest_n_clusters(X, n_max=3).path.transitions[0].beta
-    willing = suggest_n_clusters(X, n_max=3, autonomy=DistanceAutonomy(0.2, zeta=0.0)).path
-    # Two centres: sigma2 = 1 - 2 kappa
-    assert willing.transitions[0].beta / obeying == pytest.approx(1 / 0.6**2, rel=0.05)
+    obeying = suggest_n_clusters(X, n_max=6).path.transitions[0].beta
+    willing = suggest_n_clusters(X, n_max=6, autonomy=DistanceAutonomy(kappa, zeta=0.0))
+    # Six centres: sigma2 = 1 - 6/5 kappa
+    ratio = willing.path.transitions[0].beta / obeying
+    assert ratio == pytest.approx(1 / (1 - 1.2 * kappa) ** 2, rel=0.05)
+    assert willing.ranking[0].n_clusters < 6
+
+
+def test_samples_of_weighted_entities_keep_the_weights():
+    """Ten heavy entities among five thousand decide where the first split is."""
+    rng = np.random.RandomState(0)
+    X = rng.normal(size=(5000, 2))
+    X[:10] += 8
+    weight = np.ones(5000)
+    weight[:10] = 1000
+    weight[-500:] = 0
+    full = suggest_n_clusters(X, sample_weight=weight, max_samples=5000, n_max=2)
+    part = suggest_n_clusters(X, sample_weight=weight, max_samples=800, n_max=2, random_state=0)
+    first, again = (found.path.transitions[0].beta for found in (full, part))
+    assert again == pytest.approx(first, rel=0.1)
 
 
 def test_large_tables_are_sampled():
@@ -112,6 +129,26 @@ def test_general_costs_and_models():
 @pytest.mark.parametrize("X", [[[1.0, 2.0]], [[1.0], [1.0], [1.0]]])
 def test_entities_in_one_place_are_one_cluster(X):
     assert suggest_n_clusters(X).n_clusters == 1
+
+
+def test_there_are_no_more_clusters_than_entities():
+    found = suggest_n_clusters([[0.0], [1.0], [5.0]])
+    assert max(p.n_clusters for p in found.ranking) <= 3
+
+
+def test_cities():
+    rng = np.random.RandomState(0)
+    cities = [[51.5, -0.1], [48.9, 2.4], [52.5, 13.4], [40.4, -3.7]]
+    X = np.repeat(cities, 25, axis=0) + rng.normal(scale=0.05, size=(100, 2))
+    assert suggest_n_clusters(X, metric="sqhaversine", n_max=5).n_clusters == 4
+    with pytest.raises(ValueError, match="sqhaversine"):
+        suggest_n_clusters(X, metric="haversine")
+
+
+def test_costs_without_curvature_are_refused():
+    X = np.random.RandomState(0).normal(size=(30, 2))
+    with pytest.raises(ValueError, match="no second derivatives"):
+        suggest_n_clusters(X, metric=lambda a, b: (a[:, None] - b).abs().sum(-1))
 
 
 @pytest.mark.parametrize("kwargs", [{"n_max": 0}, {"n_max": 2.5}, {"max_samples": 1}])

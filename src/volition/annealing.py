@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ import torch
 from sklearn.utils import check_random_state
 
 from volition.blocks import threads_for
-from volition.phase import blur_length, count_distinct, examine
+from volition.phase import NoCurvatureError, blur_length, count_distinct, examine
 from volition.problem import Problem, Summary
 from volition.schedules import Critical, Geometric, Move, Schedule, State
 from volition.solvers import FixedPoint, Gradient, Solution, Solver, Status
@@ -41,7 +42,7 @@ class PhaseTransition(NamedTuple):
     """A change in the number of distinct centres.
 
     ``beta`` is where it was seen, the first beta with the new number; ``predicted`` the critical
-    beta (Theorem 2) of the last minimum before it, None where it was not asked for, and where
+    beta (Theorem 2) of the last minimum before it; None where it was not computed, and where
     centres merge again, of which the theorem does not speak.
     """
 
@@ -221,7 +222,8 @@ def anneal(
             critical = move.critical
             splits = bool(history) and record.n_distinct > history[-1].n_distinct
             if predict and splits and math.isnan(critical):
-                critical = examine(problem, path[-1], history[-1].beta).critical.beta
+                with suppress(NoCurvatureError):
+                    critical = examine(problem, path[-1], history[-1].beta).critical.beta
             history.append(record)
             path.append(centers)
             criticals.append(critical)

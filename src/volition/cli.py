@@ -233,6 +233,7 @@ def phase(
                     problem,
                     suggestion.path,
                     folder / "annealing.gif",
+                    names=table.columns,
                     on_frame=lambda i, n: status.update(f"frame {i + 1} of {n}"),
                 )
     console.print(

@@ -34,7 +34,9 @@ LOWEST64, HIGHEST64, ROUND64 = -1021.0, 900.0, 1.5 * 2**52
 
 def compiled(fn):  # type: ignore[no-untyped-def]
     """Compile at the first call, and keep the result on disk where that is possible."""
-    options = {"nopython": True, "nogil": True, "fastmath": True}
+    # Sums may be reordered; overflow may happen and is dealt with by the caller.
+    freedom = {"reassoc", "contract", "nsz", "arcp"}
+    options = {"nopython": True, "nogil": True, "fastmath": freedom, "error_model": "numpy"}
     try:
         return numba.jit(cache=True, **options)(fn)
     except RuntimeError:  # nowhere to keep it
@@ -47,7 +49,7 @@ def exp2(x):  # type: ignore[no-untyped-def]
 
 
 # Without the freedom to reorder: it would undo the rounding.
-@overload(exp2, jit_options={"fastmath": {"contract", "nnan", "ninf", "nsz"}})
+@overload(exp2, jit_options={"fastmath": {"contract", "nsz"}})
 def _exp2(x):  # type: ignore[no-untyped-def]
     # Adding ROUND leaves the nearest integer in the lowest bits, ready to be added to an exponent.
     def single(x):  # type: ignore[no-untyped-def]

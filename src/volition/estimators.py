@@ -28,7 +28,7 @@ from volition.blocks import threads_for
 from volition.costs import Cost, resolve_cost
 from volition.portfolio import AGREEMENT, Candidate, Search
 from volition.problem import Problem
-from volition.schedules import Critical, Explicit, Geometric, Schedule, resolve_schedule
+from volition.schedules import Critical, Explicit, Geometric, Growing, Schedule, resolve_schedule
 from volition.solvers import Armijo, FixedPoint, Gradient, Solution, Solver, Status
 from volition.validation import FloatArray, check_centers, check_finite, check_integer
 
@@ -199,6 +199,10 @@ class AutonomyAwareClustering(
         self._check_params()
         X = self._check_X(X, reset=True)
         schedule = resolve_schedule(self.schedule)
+        if isinstance(schedule, Growing):
+            raise ValueError(
+                "schedule Growing chooses the number of centres; see suggest_n_clusters."
+            )
         problem = self._problem(X, groups, autonomy_proba, sample_weight)
         init = self._check_init(problem)
         rng = check_random_state(self.random_state)
@@ -225,6 +229,7 @@ class AutonomyAwareClustering(
                 random_state=rng,
                 on_beta=tasks.beta,
                 deadline=deadline,
+                predict=problem.collapses,  # elsewhere it would take longer than the annealing
             )
             Y = self._keep(result, result.n_iter, result.status)
             found = Candidate("annealed", result.history[-1].hard_distortion, self.n_iter_, 0.0)
@@ -260,9 +265,7 @@ class AutonomyAwareClustering(
             agreement=AGREEMENT if chosen else None,
             max_iter=self.max_iter,
             tol=self.tol,
-            schedule=None
-            if isinstance(schedule, Geometric) and isinstance(self.schedule, str)
-            else schedule,
+            schedule=None if _is_default(self.schedule) else schedule,
             out_of_time=deadline,
             on_begin=tasks.begin,
             on_end=tasks.end,

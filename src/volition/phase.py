@@ -16,7 +16,7 @@ import numpy as np
 import scipy.linalg
 import torch
 from scipy.cluster.hierarchy import fcluster, linkage
-from scipy.sparse.linalg import LinearOperator, eigsh, minres
+from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh, minres
 from torch import Tensor
 
 from volition.autonomy import Autonomy
@@ -32,8 +32,14 @@ COINCIDENCE = 2e-2
 #: Newton steps towards a critical beta whose Hessian is only known by its products
 STEPS = 30
 LANCZOS_TOL = 1e-9
+#: a centre with less mass is realised by nobody
+DEAD = 1e-12
 #: eigenvalues below this share of their scale are zero
 ROUNDING = 1e-13
+
+
+class NoCurvatureError(ValueError):
+    """The cost has no second derivatives: Theorem 2 does not apply."""
 
 
 class CriticalPoint(NamedTuple):
@@ -169,7 +175,9 @@ def sensitivity(X: Any, centers: Any, *, beta: float, **how: Any) -> FloatArray:
         H = (A - beta * B).cpu().numpy()
         # Coincident centres leave flat directions, along which nothing pulls.
         return np.linalg.lstsq(H, drift, rcond=1e-12)[0].reshape(Y.shape)
-    found, _ = minres(_operator(at, at.times, torch.ones_like(at.mass)), drift, rtol=1e-10)
+    found, info = minres(_operator(at, at.times, torch.ones_like(at.mass)), drift, rtol=1e-10)
+    if info != 0:
+        raise RuntimeError("dY/dbeta did not converge: the state is too close to a critical beta.")
     return found.reshape(Y.shape)
 
 
@@ -202,10 +210,12 @@ def sensitivity_bound(X: Any, centers: Any, *, beta: float, **how: Any) -> float
     if at.y.numel() <= DENSE:
         A, B = at.matrices()
         s = scale.repeat_interleave(problem.d)
-        delta = float(torch.linalg.eigvalsh(s[:, None] * (A - beta * B) * s)[0])
+        alive = (at.mass > DEAD).repeat_interleave(problem.d)
+        H = (s[:, None] * (A - beta * B) * s)[alive][:, alive]
+        delta = float(torch.linalg.eigvalsh(H)[0])
     else:
         shifted = _operator(at, at.times, scale, -1.0)
-        delta = 1 + float(eigsh(shifted, 1, which="SA", tol=LANCZOS_TOL)[0][0])
+        delta = 1 + _extreme(shifted, "SA", np.random.default_rng(0).standard_normal(Y.size))[0]
     if delta <= 0:
         return math.inf
     diameter = float(np.linalg.norm(np.ptp(problem.X.astype(np.float64), axis=0)))
@@ -214,7 +224,7 @@ def sensitivity_bound(X: Any, centers: Any, *, beta: float, **how: Any) -> float
 
 def _unit_masses(at: Curvature) -> Tensor:
     """Return the scaling in which A is the identity when p does not depend on the centres."""
-    return (at.mass.clamp_min(1e-12) * 2) ** -0.5
+    return (at.mass.clamp_min(DEAD) * 2) ** -0.5
 
 
 def _operator(
@@ -267,7 +277,8 @@ class Stability(NamedTuple):
         values, vectors = np.linalg.eigh(A - beta * B)
         size = np.abs(values)
         # Directions about to become unstable are flat: a full Newton step would leap along them.
-        return vectors / np.sqrt(np.maximum(size, 0.02 * np.median(size)))
+        floor = max(0.02 * np.median(size), 1e-9 * size.max()) or 1.0
+        return vectors / np.sqrt(np.maximum(size, floor))
 
 
 def examine(problem: Problem, Y: Any, beta: float) -> Stability:
@@ -298,24 +309,40 @@ def _critical_point(beta: float, v: FloatArray, scale: Tensor) -> CriticalPoint:
 def _dense_pencil(
     at: Curvature, A: FloatArray, B: FloatArray, scale: Tensor
 ) -> list[CriticalPoint]:
-    s = scale.repeat_interleave(at.y.shape[1]).cpu().numpy()
-    A, B = s[:, None] * A * s, s[:, None] * B * s
+    d = at.y.shape[1]
+    s = scale.repeat_interleave(d).cpu().numpy()
+    # A centre that nobody realises may go anywhere: it has no say in whether this is a minimum.
+    alive = (at.mass > DEAD).repeat_interleave(d).cpu().numpy()
+    A, B = ((s[:, None] * M * s)[alive][:, alive] for M in (A, B))
+
+    def whole(v: FloatArray) -> FloatArray:
+        out = np.zeros(len(s))
+        out[alive] = v
+        return out
+
+    if not np.abs(A).max() > ROUNDING * np.abs(B).max() * at.beta:
+        raise NoCurvatureError(
+            f"{at.problem.cost!r} has no second derivatives, so that there is no critical beta; "
+            "use schedule='geometric'."
+        )
     try:
         values, vectors = scipy.linalg.eigh(B, A)
     except scipy.linalg.LinAlgError:  # A is not positive definite: no beta makes this a minimum
         lowest = scipy.linalg.eigh(A, subset_by_index=[0, 0])[1][:, 0]
-        return [_critical_point(0.0, lowest, scale)]
+        return [_critical_point(0.0, whole(lowest), scale)]
     return [
-        _critical_point(_inverse(value, at), v, scale)
+        _critical_point(_inverse(value, at), whole(v), scale)
         for value, v in zip(values[::-1], vectors.T[::-1], strict=True)
     ]
 
 
 def _sparse_pencil(at: Curvature, scale: Tensor) -> CriticalPoint:
     B = _operator(at, at.times_b, scale)
-    v = np.random.default_rng(0).standard_normal(at.y.numel())
-    (top,), vectors = eigsh(B, 1, which="LA", v0=v, tol=LANCZOS_TOL)
-    v, critical = vectors[:, 0], _inverse(top, at)
+    v: FloatArray = np.random.default_rng(0).standard_normal(at.y.numel())
+    if np.linalg.norm(B.matvec(v)) <= ROUNDING * at.problem.cost_scale * np.linalg.norm(v):
+        return _critical_point(math.inf, v, scale)  # all entities agree: nothing to split
+    top, v = _extreme(B, "LA", v)
+    critical = _inverse(top, at)
     if not at.problem.autonomy.depends_on_centers and at.problem.cost.mean_is_optimal:
         return _critical_point(critical, v, scale)  # A is the identity
     # The lowest eigenvalue of A - beta B is a concave function of beta, so that Newton's steps
@@ -332,8 +359,17 @@ def _sparse_pencil(at: Curvature, scale: Tensor) -> CriticalPoint:
             break
         # Shifted by one: convergence is judged relative to the eigenvalue, which tends to zero.
         shifted = _operator(at, partial(at.times, beta=critical), scale, -1.0)
-        v = eigsh(shifted, 1, which="SA", v0=v, tol=LANCZOS_TOL)[1][:, 0]
+        _, v = _extreme(shifted, "SA", v)
     return _critical_point(critical, v, scale)
+
+
+def _extreme(M: LinearOperator, which: str, v: FloatArray) -> tuple[float, FloatArray]:
+    """Return the highest ("LA") or lowest ("SA") eigenvalue and its vector."""
+    try:
+        values, vectors = eigsh(M, 1, which=which, v0=v, tol=LANCZOS_TOL)
+    except ArpackNoConvergence:  # eigenvalues that are too close together: a coarser answer will do
+        values, vectors = eigsh(M, 1, which=which, v0=v, tol=1e-4, maxiter=100 * M.shape[0])
+    return float(values[0]), vectors[:, 0]
 
 
 def _inverse(top: float, at: Curvature) -> float:

@@ -71,6 +71,9 @@ class Summary(NamedTuple):
 class Problem:
     """Entities with weights, a cost and an autonomy model.
 
+    Sums start from the shifts of the sums before, which are kept with the data: use one problem in
+    one thread at a time (it uses several cores by itself).
+
     Parameters
     ----------
     X : array of shape (n, d)
@@ -144,9 +147,8 @@ class Problem:
         data[:, 0] = 1
         np.subtract(X[order], origin, out=data[:, 1:-1])
         rho = np.full(self.n, 1 / self.n) if weight is None else weight[order]
-        self._columns, self._shares = data.T, rho.astype(X.dtype, copy=False)
         self._data = torch.from_numpy(data).to(self.device)
-        self._rho = torch.from_numpy(self._shares).to(self.device)[:, None]
+        self._rho = torch.from_numpy(rho.astype(X.dtype, copy=False)).to(self.device)[:, None]
         self.dtype = self._data.dtype
         offset = self.origin - torch.from_numpy(mean.astype(np.float64)).to(self.device)
         self._square = self._over_rows(lambda x, w: (w * x * x).sum())
@@ -438,10 +440,9 @@ class Problem:
         """
         n, K = rows.stop - rows.start, table.shape[1]
         if self.device.type == "cpu" and (compiled := _compiled_pass()) is not None:
-            partition = np.empty(n, dtype=self._columns.dtype)
-            compiled(
-                self._columns, self._shares, table.numpy(), rows, shifted, sums.numpy(), partition
-            )
+            columns, shares = self._data.numpy().T, self._rho.numpy()[:, 0]
+            partition = np.empty(n, dtype=columns.dtype)
+            compiled(columns, shares, table.numpy(), rows, shifted, sums.numpy(), partition)
             return torch.from_numpy(partition)[:, None]
         E, W, Z, ratio, part = _buffers(min(chunk, n), n, K, self.d, self.dtype, self.device)
         clamp = not (shifted and flushes_denormals())

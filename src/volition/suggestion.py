@@ -10,15 +10,16 @@ import numpy as np
 from sklearn.utils import check_random_state
 
 from volition.annealing import AnnealingResult, OnBeta, anneal
-from volition.autonomy import Autonomy
-from volition.phase import first_beta
+from volition.autonomy import Autonomy, Passive
+from volition.costs import Haversine
+from volition.phase import examine, first_beta
 from volition.problem import Problem, pose
 from volition.schedules import Critical, Growing
 from volition.validation import check_integer
 
-#: one centre is counted from 1 / (6 λmax), at which the blur is the half-width of an even spread
-#: with the same variance: there is no beta too small for a single cluster
-START = 2 / 3
+#: one cluster is counted from a third of the beta at which obedient entities first split: at which
+#: the blur is the half-width of an even spread; no beta is too small for a single cluster
+START = 1 / 3
 #: groups a hundred times smaller than the whole are looked for, hence ten thousand times the beta
 RANGE = 1e4
 
@@ -98,9 +99,9 @@ class Suggestion:
         return self.ranking[0].n_clusters
 
     def __str__(self) -> str:
-        lines = ["clusters  persistence (log beta)  from beta    to beta"]
+        lines = ["clusters  persistence (log beta)  longest from beta    to beta"]
         lines += [
-            f"{p.n_clusters:8d}  {p.persistence:22.2f}  {p.beta_from:9.4g}  {p.beta_to:9.4g}"
+            f"{p.n_clusters:8d}  {p.persistence:22.2f}  {p.beta_from:17.4g}  {p.beta_to:9.4g}"
             + ("  (and beyond)" if p.open_ended else "")
             for p in self.ranking[:8]
         ]
@@ -123,8 +124,9 @@ def suggest_n_clusters(
 
     Annealing splits the entities where they differ most, then where they differ less. A number of
     distinct centres that survives a long range of beta is a scale at which the entities form
-    groups. Centres are added as the entities ask for them (`Growing`), unless the autonomy model
-    fixes their number.
+    groups. Where entities obey, centres are added as the entities ask for them (`Growing`). With
+    autonomy, how entities override depends on how many centres there are: ``n_max`` centres (those
+    of the matrix, for a `FixedAutonomy`) are annealed, and the distinct ones counted.
 
     Parameters
     ----------
@@ -135,7 +137,7 @@ def suggest_n_clusters(
     metric, sample_weight, groups : optional
         As in :class:`volition.AutonomyAwareClustering`.
     n_max : int, default=32
-        Largest number of clusters that is looked at.
+        Largest number of clusters that is looked at; with autonomy the number of centres.
     max_samples : int, optional
         A random sample of so many entities is looked at; by default 3000, or 500 where autonomy
         cannot be folded into the centres, which is much slower.
@@ -168,25 +170,43 @@ def suggest_n_clusters(
         sample_weight=sample_weight,
         groups=groups,
     )
+    if isinstance(problem.cost, Haversine) and not problem.cost.squared:
+        # Its centres are medians, which stay with one entity over any range of beta.
+        raise ValueError("suggest_n_clusters needs a smooth cost: use metric='sqhaversine'.")
     limit = max_samples or (3000 if problem.collapses else 500)
     if problem.n > limit:
         rng = check_random_state(random_state)
-        index = np.sort(rng.choice(problem.n, limit, replace=False, p=problem.weight))
-        problem = problem.subset(index, np.ones(limit))
+        weight = problem.weight.astype(np.float64)
+        drawn = rng.choice(problem.n, limit, p=weight / weight.sum())
+        index, count = np.unique(drawn, return_counts=True)
+        problem = problem.subset(index, count.astype(np.float64))
+    n_max = fixed or min(n_max, problem.n)
     path = _path(problem, fixed, n_max, on_beta)
-    ranking = [p for p in persistence(path) if p.n_clusters <= (fixed or n_max)]
-    if not ranking:  # a single entity, or all in one place
-        last = path.history[-1].beta
-        ranking = [Persistence(1, math.inf, path.history[0].beta, last, True)]
+    ranking = [p for p in persistence(path) if p.n_clusters <= n_max]
+    if isinstance(problem.autonomy, Passive) or fixed is not None:
+        usable = ranking
+    else:  # all centres in use is the end of what was looked at, not a finding
+        usable = [p for p in ranking if p.n_clusters < n_max]
+    if not (ranking := usable or ranking):  # a single entity, or all in one place
+        ends = path.history[0].beta, path.history[-1].beta
+        ranking = [Persistence(path.history[-1].n_distinct, 0.0, *ends, True)]
     return Suggestion(ranking, path, problem.autonomy)
 
 
 def _path(
     problem: Problem, fixed: int | None, n_max: int, on_beta: OnBeta | None
 ) -> AnnealingResult:
-    ends = START * first_beta(problem), RANGE * first_beta(problem)
+    obeying = problem.with_autonomy(Passive())
+    pair = np.repeat(problem.mean_center(), 2, axis=0)
+    first = examine(obeying, pair, first_beta(problem)).critical.beta
+    first = first if math.isfinite(first) else first_beta(problem)
+    ends = START * first, RANGE * first
+    how: dict[str, Any] = {"on_beta": on_beta, "predict": False}
     if fixed is not None:
-        return anneal(problem, fixed, schedule=Critical(*ends), on_beta=on_beta, predict=False)
+        return anneal(problem, fixed, schedule=Critical(*ends), **how)
     # Coarser than `Critical`: persistence is wanted to a few hundredths of log beta.
-    schedule = Growing(*ends, shortest=1.05, slack=30.0, patient=False, n_max=min(n_max, problem.n))
-    return anneal(problem, 1, schedule=schedule, max_iter=60, on_beta=on_beta, predict=False)
+    coarse: dict[str, Any] = {"shortest": 1.05, "slack": 30.0, "patient": False}
+    if isinstance(problem.autonomy, Passive):
+        schedule: Critical = Growing(*ends, **coarse, n_max=n_max)
+        return anneal(problem, 1, schedule=schedule, max_iter=60, **how)
+    return anneal(problem, n_max, schedule=Critical(*ends, **coarse), max_iter=60, **how)

@@ -49,6 +49,11 @@ def _nearest(points: FloatArray, among: FloatArray) -> np.ndarray:
     return np.linalg.norm(points[:, None] - among[None], axis=2).argmin(axis=1)
 
 
+def _problem(data: Any) -> Problem:
+    """Return the problem; entities alone stand for obedient ones."""
+    return data if isinstance(data, Problem) else Problem(data)
+
+
 def _axes(ax: Any) -> Any:
     from matplotlib import pyplot as plt
 
@@ -71,17 +76,19 @@ def plot_moves(result: AnnealingResult, ax: Any = None) -> Any:
     'log'
     """
     ax = _axes(ax)
-    ax.plot(*moves(result), color=BLUE, lw=1.2, label="seen")
+    betas, speed = moves(result)
+    ax.plot(betas, speed, color=BLUE, lw=1.2, label="seen")
     predicted = [t.predicted for t in result.transitions if t.predicted is not None]
     for i, beta in enumerate(predicted):
         label = "predicted critical beta" if i == 0 else None
         ax.axvline(beta, color=ORANGE, lw=1, ls="--", alpha=0.7, label=label, zorder=0)
     ax.set(xscale="log", xlabel="beta", ylabel="‖ΔY‖ per unit of log beta")
+    ax.set_yscale("symlog", linthresh=max(1e-3 * float(speed.max(initial=0.0)), 1e-12))
     ax.legend(framealpha=0.9)
     return ax
 
 
-def plot_tree(problem: Problem, result: AnnealingResult, ax: Any = None) -> Any:
+def plot_tree(problem: Any, result: AnnealingResult, ax: Any = None) -> Any:
     """Draw the tree of centres: each place of a centre, against beta, joined to where it came from.
 
     Centres with more than one coordinate are shown along the entities' main axis.
@@ -99,7 +106,9 @@ def plot_tree(problem: Problem, result: AnnealingResult, ax: Any = None) -> Any:
     from matplotlib.collections import LineCollection
 
     ax = _axes(ax)
-    main = PCA(1).fit(problem.X.astype(np.float64)) if problem.d > 1 else None
+    problem = _problem(problem)
+    X = problem.X.astype(np.float64)
+    main = PCA(1).fit(X) if problem.d > 1 and np.ptp(X) > 0 else None
 
     def along(Y: FloatArray) -> FloatArray:
         return Y[:, 0] if main is None else main.transform(Y)[:, 0]
@@ -136,8 +145,8 @@ def plot_persistence(result: AnnealingResult, ax: Any = None, n_bars: int = 8) -
     """
     ax = _axes(ax)
     # More centres than were looked at have no persistence to speak of.
-    ranking = [p for p in persistence(result) if not p.open_ended or len(result.path[0]) > 1]
-    ranking = (ranking or persistence(result))[:n_bars]
+    found = persistence(result)
+    ranking = ([p for p in found if not p.open_ended or len(result.path[0]) > 1] or found)[:n_bars]
     place = np.arange(len(ranking))
     colors = [ORANGE if i == 0 else BLUE for i in place]
     ax.barh(place, [p.persistence for p in ranking], color=colors, height=0.7)
@@ -176,11 +185,12 @@ def plot_numbers(result: AnnealingResult, ax: Any = None) -> Any:
         ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0f}"))
     else:
         ax.yaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.margins(y=0.12)
     ax.set(xscale="log", xlabel="beta", ylabel="distinct centres")
     return ax
 
 
-def plot_phase(problem: Problem, result: AnnealingResult, title: str = "") -> Any:
+def plot_phase(problem: Any, result: AnnealingResult, title: str = "") -> Any:
     """Draw numbers, persistence, tree and moves in one figure; return the figure.
 
     Examples
@@ -206,11 +216,12 @@ def plot_phase(problem: Problem, result: AnnealingResult, title: str = "") -> An
 
 
 def animate(
-    problem: Problem,
+    problem: Any,
     result: AnnealingResult,
     path: Any,
     *,
     fps: int = 10,
+    names: Any = None,
     max_frames: int = 150,
     on_frame: Callable[[int, int], Any] | None = None,
 ) -> Path:
@@ -218,14 +229,16 @@ def animate(
 
     Parameters
     ----------
-    problem : Problem
-        What was annealed.
+    problem : Problem or array of shape (n, d)
+        What was annealed; an array stands for entities that obey.
     result : AnnealingResult
         The annealing.
     path : path
         File to write; its ending chooses the format.
     fps : int, default=10
         Frames per second.
+    names : list of str, optional
+        Names of the coordinates.
     max_frames : int, default=150
         Longer paths are thinned evenly.
     on_frame : callable, optional
@@ -250,7 +263,7 @@ def animate(
     from matplotlib import pyplot as plt
     from matplotlib.animation import FFMpegWriter, FuncAnimation, PillowWriter
 
-    path = Path(path)
+    path, problem = Path(path), _problem(problem)
     suffix = path.suffix.lower()
     if suffix not in (".gif", ".mp4"):
         raise ValueError(f"An animation is written as .gif or .mp4, got {path.name!r}.")
@@ -259,7 +272,9 @@ def animate(
     keep = np.linspace(0, len(result.path) - 1, min(max_frames, len(result.path))).astype(int)
     X = problem.X.astype(np.float64)
     figure, ax = plt.subplots(figsize=(5.6, 5), layout="constrained")
-    info = clustering_info(X, result.path[-1], np.zeros((len(X), len(result.path[-1]))))
+    info = clustering_info(
+        X, result.path[-1], np.zeros((len(X), len(result.path[-1]))), names=names
+    )
     dots = ax.scatter(*info.points.T, s=6, lw=0)
     stars = ax.scatter([], [], marker="*", s=180, c="black", ec="white", lw=0.8, zorder=3)
     ax.set(xlabel=info.axis_names[0], ylabel=info.axis_names[1])
