@@ -74,23 +74,27 @@ def _exp2(x):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def exponents(data, T, k, start, end, a, b):  # type: ignore[no-untyped-def]
+def exponents(data, T, k, start, end, with_shift, a, b):  # type: ignore[no-untyped-def]
     """Write columns k and k+1 of data' T into a and b; four terms a pass stay in registers."""
-    last = len(data) - 1
+    d = len(data) - 2
+    shift, t, u = data[d + 1, start:end], T[0, k], T[0, k + 1]
     for j in range(1, len(T), 4):
-        x0, x1 = data[j, start:end], data[min(j + 1, last), start:end]
-        x2, x3 = data[min(j + 2, last), start:end], data[min(j + 3, last), start:end]
+        x0, x1 = data[j, start:end], data[min(j + 1, d), start:end]
+        x2, x3 = data[min(j + 2, d), start:end], data[min(j + 3, d), start:end]
         t0, t1, t2, t3 = T[j, k], T[j + 1, k], T[j + 2, k], T[j + 3, k]
         u0, u1, u2, u3 = T[j, k + 1], T[j + 1, k + 1], T[j + 2, k + 1], T[j + 3, k + 1]
-        if j == 1:
-            t, u = T[0, k], T[0, k + 1]
-            for r in range(end - start):
-                a[r] = t + t0 * x0[r] + t1 * x1[r] + t2 * x2[r] + t3 * x3[r]
-                b[r] = u + u0 * x0[r] + u1 * x1[r] + u2 * x2[r] + u3 * x3[r]
-        else:
+        if j > 1:
             for r in range(end - start):
                 a[r] += t0 * x0[r] + t1 * x1[r] + t2 * x2[r] + t3 * x3[r]
                 b[r] += u0 * x0[r] + u1 * x1[r] + u2 * x2[r] + u3 * x3[r]
+        elif with_shift:
+            for r in range(end - start):
+                a[r] = (shift[r] + t) + t0 * x0[r] + t1 * x1[r] + t2 * x2[r] + t3 * x3[r]
+                b[r] = (shift[r] + u) + u0 * x0[r] + u1 * x1[r] + u2 * x2[r] + u3 * x3[r]
+        else:
+            for r in range(end - start):
+                a[r] = t + t0 * x0[r] + t1 * x1[r] + t2 * x2[r] + t3 * x3[r]
+                b[r] = u + u0 * x0[r] + u1 * x1[r] + u2 * x2[r] + u3 * x3[r]
 
 
 @compiled
@@ -129,7 +133,7 @@ def tiles(data, rho, T, K, lo, hi, shifted, E, W, sums, Z):  # type: ignore[no-u
         rows = min(TILE, hi - start)
         end = start + rows
         for k in range(0, len(E), 2):
-            exponents(data, T, k, start, end, E[k], E[k + 1])
+            exponents(data, T, k, start, end, shifted, E[k], E[k + 1])
         shift, z = data[d + 1, start:end], Z[start - lo : end - lo]
         if not shifted:
             for r in range(rows):
@@ -167,10 +171,9 @@ def soft_sums(
     """Do what `Problem._soft_sums` says; ``data`` is (d+2, n) here."""
     d, K = data.shape[0] - 2, table.shape[1]
     # Padded to whole groups of four clusters, which nobody chooses, and of coordinates.
-    T = np.zeros((2 + d + -(d + 1) % 4, K + -K % 4), data.dtype)
+    T = np.zeros((1 + d + -d % 4, K + -K % 4), data.dtype)
     T[0, K:] = NOBODY
-    terms = d + 2 if shifted else d + 1
-    T[:terms, :K] = table[:terms]
+    T[: d + 1, :K] = table[:-1]
     E = np.empty((T.shape[1], TILE), data.dtype)
     W = np.zeros((d + 1 + (d + 1) % 2, TILE), data.dtype)
     padded = np.zeros((len(W), len(E)))
