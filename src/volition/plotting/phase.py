@@ -77,13 +77,15 @@ def plot_moves(result: AnnealingResult, ax: Any = None) -> Any:
     """
     ax = _axes(ax)
     betas, speed = moves(result)
-    ax.plot(betas, speed, color=BLUE, lw=1.2, label="seen")
+    floor = 1e-4 * speed.max(initial=0.0)
+    ax.plot(betas, np.maximum(speed, floor), color=BLUE, lw=1.2, label="seen")
     predicted = [t.predicted for t in result.transitions if t.predicted is not None]
     for i, beta in enumerate(predicted):
         label = "predicted critical beta" if i == 0 else None
         ax.axvline(beta, color=ORANGE, lw=1, ls="--", alpha=0.7, label=label, zorder=0)
     ax.set(xscale="log", xlabel="beta", ylabel="‖ΔY‖ per unit of log beta")
-    ax.set_yscale("symlog", linthresh=max(1e-3 * float(speed.max(initial=0.0)), 1e-12))
+    if floor > 0:  # rest is drawn at the bottom, or its last digits would fill the picture
+        ax.set(yscale="log", ylim=(floor, 2e4 * floor))
     ax.legend(framealpha=0.9)
     return ax
 
