@@ -1,168 +1,306 @@
 """The collapsed kernel's inner loop as one compiled pass; imported only where numba is installed.
 
 PyTorch needs six passes over an (n, K) matrix of exponents; here a tile of it is made, turned into
-a policy and summed up while it is in cache. Tiles are laid out (K, rows): every loop runs along the
-rows, so that it vectorises whatever K and d are.
+a policy and summed up while it is in cache. Tiles are laid out (K, rows): vectors run along the
+rows, whatever K and d are. Compilers do not keep a block of both products in registers by
+themselves, so vectors are a type of their own here: three of them by four clusters are twelve
+running sums, which with their operands fill the sixteen registers of AVX2.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import numba
 import numpy as np
-from numba.extending import overload
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic, models, register_model
 
 Array = np.ndarray
 
 if numba.config.DISABLE_JIT:
     raise ImportError("numba is told not to compile, and uncompiled loops would take hours")
 
-#: rows in a tile: long enough for the loops' overhead, short enough for the cache
-TILE = 512
-# 2^f for |f| <= 1/2 to the precision of each type: mpmath.chebyfit(lambda f: 2**f, [-.5, .5], n).
-S0, S1, S2 = map(np.float32, (1.0, 0.6931472067028326, 0.24022650922288757))
-S3, S4, S5 = map(np.float32, (0.05550327226670302, 0.009618056678524637, 0.0013400428177615838))
-S6 = np.float32(0.0001546144469856913)
-C0, C1, C2, C3 = 1.0, 0.6931471805599453, 0.24022650695910158, 0.055504108664821625
-C4, C5, C6 = 0.009618129107587256, 0.001333355814640647, 0.00015403530463724353
-C7, C8, C9 = 1.5252733841556773e-05, 1.3215432535912375e-06, 1.0178057087733941e-07
-C10, C11 = 7.074194297288521e-09, 4.4558179083360645e-10
+VECTOR_BYTES = 32
+#: rows in a tile, three vectors at a time: a tile and its clusters' exponents stay in cache
+TILE = 240
+#: tiles summed in the data's own precision before the sums are added up in double
+TILES_PER_SUM = 8
 #: an exponent that no entity's best one comes near
 NOBODY = np.float32(-1e30)
-LOWEST32, HIGHEST32, ROUND32 = np.float32(-125), np.float32(100), np.float32(1.5 * 2**23)
-LOWEST64, HIGHEST64, ROUND64 = -1021.0, 900.0, 1.5 * 2**52
+#: per type: bits of the significand, and exponents allowed
+RANGE = {32: (23, -125.0, 100.0), 64: (52, -1021.0, 900.0)}
+# 2^f for |f| <= 1/2 to the precision of each type: mpmath.chebyfit(lambda f: 2**f, [-.5, .5], n)
+POWERS = {
+    32: (
+        *(1.0, 0.6931472067028326, 0.24022650922288757, 0.05550327226670302),
+        *(0.009618056678524637, 0.0013400428177615838, 0.0001546144469856913),
+    ),
+    64: (
+        *(1.0, 0.6931471805599453, 0.24022650695910158, 0.055504108664821625),
+        *(0.009618129107587256, 0.001333355814640647, 0.00015403530463724353),
+        *(1.5252733841556773e-05, 1.3215432535912375e-06, 1.0178057087733941e-07),
+        *(7.074194297288521e-09, 4.4558179083360645e-10),
+    ),
+}
+FUSED = ("contract",)
+
+
+class Vector(types.Type):
+    """As many numbers as a register holds."""
+
+    def __init__(self, number: types.Float) -> None:
+        self.number = number
+        self.lanes = 8 * VECTOR_BYTES // number.bitwidth
+        super().__init__(name=f"Vector({number})")
+
+
+@register_model(Vector)
+class _VectorModel(models.PrimitiveModel):
+    def __init__(self, manager: Any, vector: Vector) -> None:
+        number = manager.lookup(vector.number).get_value_type()
+        super().__init__(manager, vector, ir.VectorType(number, vector.lanes))
+
+
+def _place(context: Any, builder: Any, row: Any, array: Any, index: Any, vector: Vector) -> Any:
+    """Return the address of row[index] as that of a vector."""
+    data = context.make_array(row)(context, builder, array).data
+    return builder.bitcast(builder.gep(data, [index]), context.get_value_type(vector).as_pointer())
+
+
+@intrinsic
+def load(_, row, index):  # type: ignore[no-untyped-def]
+    """Return row[index : index + lanes]."""
+    vector = Vector(row.dtype)
+
+    def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        place = _place(context, builder, row, args[0], args[1], vector)
+        return builder.load(place, align=row.dtype.bitwidth // 8)
+
+    return vector(row, types.intp), generate
+
+
+@intrinsic
+def store(_, row, index, value):  # type: ignore[no-untyped-def]
+    """Set row[index : index + lanes]."""
+
+    def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        place = _place(context, builder, row, args[0], args[1], value)
+        builder.store(args[2], place, align=row.dtype.bitwidth // 8)
+        return context.get_dummy_value()
+
+    return types.void(row, types.intp, value), generate
+
+
+@intrinsic
+def spread(_, row, index):  # type: ignore[no-untyped-def]
+    """Return a vector filled with row[index]."""
+    vector = Vector(row.dtype)
+
+    def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        whole = ir.IntType(32)
+        data = context.make_array(signature.args[0])(context, builder, args[0]).data
+        number = builder.load(builder.gep(data, [args[1]]))
+        nothing = ir.Constant(context.get_value_type(vector), ir.Undefined)
+        first = builder.insert_element(nothing, number, ir.Constant(whole, 0))
+        lanes = ir.Constant(ir.VectorType(whole, vector.lanes), [0] * vector.lanes)
+        return builder.shuffle_vector(first, nothing, lanes)
+
+    return vector(row, types.intp), generate
+
+
+@intrinsic
+def plus(_, a, b):  # type: ignore[no-untyped-def]
+    """Return a + b."""
+    return a(a, a), lambda context, builder, signature, args: builder.fadd(*args)
+
+
+@intrinsic
+def fma(_, a, b, c):  # type: ignore[no-untyped-def]
+    """Return a b + c."""
+    return a(a, a, a), lambda context, builder, signature, args: _fma(builder, *args)
+
+
+def _fma(builder: Any, a: Any, b: Any, c: Any) -> Any:
+    return builder.fadd(builder.fmul(a, b, flags=FUSED), c, flags=FUSED)
+
+
+@intrinsic
+def exp2(_, x):  # type: ignore[no-untyped-def]
+    """Return 2^x, x kept in the range of normal numbers."""
+    (bits, lowest, highest), coefficients = RANGE[x.number.bitwidth], POWERS[x.number.bitwidth]
+
+    def generate(context, builder, _, args):  # type: ignore[no-untyped-def]
+        kind = args[0].type
+        whole = ir.VectorType(ir.IntType(x.number.bitwidth), x.lanes)
+
+        def constant(number: float, kind: Any = kind) -> Any:
+            return ir.Constant(kind, [number] * x.lanes)
+
+        low, high = constant(lowest), constant(highest)
+        value = builder.select(builder.fcmp_ordered(">", args[0], low), args[0], low)
+        value = builder.select(builder.fcmp_ordered("<", value, high), value, high)
+        # Adding this leaves the nearest integer in the lowest bits, ready to become an exponent.
+        rounder = constant(1.5 * 2.0**bits)
+        rounded = builder.fadd(value, rounder)
+        f = builder.fsub(value, builder.fsub(rounded, rounder))
+        power = constant(coefficients[-1])
+        for c in reversed(coefficients[:-1]):
+            power = _fma(builder, f, power, constant(c))
+        exponent = builder.shl(builder.bitcast(rounded, whole), constant(bits, whole))
+        return builder.bitcast(builder.add(builder.bitcast(power, whole), exponent), kind)
+
+    return x(x), generate
 
 
 def compiled(fn):  # type: ignore[no-untyped-def]
     """Compile at the first call, and keep the result on disk where that is possible."""
-    # Sums may be reordered; overflow may happen and is dealt with by the caller.
-    freedom = {"reassoc", "contract", "nsz", "arcp"}
-    options = {"nopython": True, "nogil": True, "fastmath": freedom, "error_model": "numpy"}
+    options = {"nopython": True, "nogil": True, "error_model": "numpy"}
     try:
         return numba.jit(cache=True, **options)(fn)
     except RuntimeError:  # nowhere to keep it
         return numba.jit(**options)(fn)
 
 
-def exp2(x):  # type: ignore[no-untyped-def]
-    """Return 2^x, x kept in the range of normal numbers."""
-    raise NotImplementedError("for compiled code only")
-
-
-# Without the freedom to reorder: it would undo the rounding.
-@overload(exp2, jit_options={"fastmath": {"contract", "nsz"}})
-def _exp2(x):  # type: ignore[no-untyped-def]
-    # Adding ROUND leaves the nearest integer in the lowest bits, ready to be added to an exponent.
-    def single(x):  # type: ignore[no-untyped-def]
-        x = min(max(x, LOWEST32), HIGHEST32)
-        n = x + ROUND32
-        f = x - (n - ROUND32)
-        y = S0 + f * (S1 + f * (S2 + f * (S3 + f * (S4 + f * (S5 + f * S6)))))
-        bits = np.float32(n).view(np.int32) << np.int32(23)
-        return np.int32(np.float32(y).view(np.int32) + bits).view(np.float32)
-
-    def double(x):  # type: ignore[no-untyped-def]
-        x = min(max(x, LOWEST64), HIGHEST64)
-        n = x + ROUND64
-        f = x - (n - ROUND64)
-        y = C8 + f * (C9 + f * (C10 + f * C11))
-        y = C4 + f * (C5 + f * (C6 + f * (C7 + f * y)))
-        y = C0 + f * (C1 + f * (C2 + f * (C3 + f * y)))
-        bits = np.float64(n).view(np.int64) << np.int64(52)
-        return np.int64(np.float64(y).view(np.int64) + bits).view(np.float64)
-
-    return single if x == numba.float32 else double
-
-
 @compiled
-def exponents(data, T, k, start, end, with_shift, a, b):  # type: ignore[no-untyped-def]
-    """Write columns k and k+1 of data' T into a and b; four terms a pass stay in registers."""
-    d = len(data) - 2
-    shift, t, u = data[d + 1, start:end], T[0, k], T[0, k + 1]
-    for j in range(1, len(T), 4):
-        x0, x1 = data[j, start:end], data[min(j + 1, d), start:end]
-        x2, x3 = data[min(j + 2, d), start:end], data[min(j + 3, d), start:end]
-        t0, t1, t2, t3 = T[j, k], T[j + 1, k], T[j + 2, k], T[j + 3, k]
-        u0, u1, u2, u3 = T[j, k + 1], T[j + 1, k + 1], T[j + 2, k + 1], T[j + 3, k + 1]
-        if j > 1:
-            for r in range(end - start):
-                a[r] += t0 * x0[r] + t1 * x1[r] + t2 * x2[r] + t3 * x3[r]
-                b[r] += u0 * x0[r] + u1 * x1[r] + u2 * x2[r] + u3 * x3[r]
-        elif with_shift:
-            for r in range(end - start):
-                a[r] = (shift[r] + t) + t0 * x0[r] + t1 * x1[r] + t2 * x2[r] + t3 * x3[r]
-                b[r] = (shift[r] + u) + u0 * x0[r] + u1 * x1[r] + u2 * x2[r] + u3 * x3[r]
-        else:
-            for r in range(end - start):
-                a[r] = t + t0 * x0[r] + t1 * x1[r] + t2 * x2[r] + t3 * x3[r]
-                b[r] = u + u0 * x0[r] + u1 * x1[r] + u2 * x2[r] + u3 * x3[r]
+def policies(data, width, start, T, E, Z):  # type: ignore[no-untyped-def]
+    """Write 2^(data' T + shift) of a tile into E and its sums over clusters into Z.
 
-
-@compiled
-def products(W, E, rows, sums):  # type: ignore[no-untyped-def]
-    """Add W E' to the sums; eight running sums keep the processor's adders busy."""
-    zero = W.dtype.type(0)
+    ``data`` is flat, its rows ``width`` apart; ``T`` is flat too, four clusters at a time.
+    """
+    lanes = VECTOR_BYTES // data.itemsize
+    last = len(data) - width + start
+    at = 0
+    Z[:] = 0
     for k in range(0, len(E), 4):
-        e0, e1, e2, e3 = E[k], E[k + 1], E[k + 2], E[k + 3]
-        for j in range(0, len(W), 2):
-            v, w = W[j], W[j + 1]
-            v0 = v1 = v2 = v3 = w0 = w1 = w2 = w3 = zero
-            for r in range(rows):
-                v0 += v[r] * e0[r]
-                v1 += v[r] * e1[r]
-                v2 += v[r] * e2[r]
-                v3 += v[r] * e3[r]
-                w0 += w[r] * e0[r]
-                w1 += w[r] * e1[r]
-                w2 += w[r] * e2[r]
-                w3 += w[r] * e3[r]
-            sums[j, k] += v0
-            sums[j, k + 1] += v1
-            sums[j, k + 2] += v2
-            sums[j, k + 3] += v3
-            sums[j + 1, k] += w0
-            sums[j + 1, k + 1] += w1
-            sums[j + 1, k + 2] += w2
-            sums[j + 1, k + 3] += w3
+        k0, k1, k2, k3 = E[k], E[k + 1], E[k + 2], E[k + 3]
+        for r in range(0, TILE, 3 * lanes):
+            i, t = last + r, at
+            x, y, z = load(data, i), load(data, i + lanes), load(data, i + 2 * lanes)
+            c = spread(T, t)
+            x0, y0, z0 = plus(x, c), plus(y, c), plus(z, c)
+            c = spread(T, t + 1)
+            x1, y1, z1 = plus(x, c), plus(y, c), plus(z, c)
+            c = spread(T, t + 2)
+            x2, y2, z2 = plus(x, c), plus(y, c), plus(z, c)
+            c = spread(T, t + 3)
+            x3, y3, z3 = plus(x, c), plus(y, c), plus(z, c)
+            for i in range(width + start + r, last, width):
+                t += 4
+                x, y, z = load(data, i), load(data, i + lanes), load(data, i + 2 * lanes)
+                c = spread(T, t)
+                x0, y0, z0 = fma(x, c, x0), fma(y, c, y0), fma(z, c, z0)
+                c = spread(T, t + 1)
+                x1, y1, z1 = fma(x, c, x1), fma(y, c, y1), fma(z, c, z1)
+                c = spread(T, t + 2)
+                x2, y2, z2 = fma(x, c, x2), fma(y, c, y2), fma(z, c, z2)
+                c = spread(T, t + 3)
+                x3, y3, z3 = fma(x, c, x3), fma(y, c, y3), fma(z, c, z3)
+            finish(x0, x1, x2, x3, r, k0, k1, k2, k3, Z)
+            finish(y0, y1, y2, y3, r + lanes, k0, k1, k2, k3, Z)
+            finish(z0, z1, z2, z3, r + 2 * lanes, k0, k1, k2, k3, Z)
+        at += 4 * (len(data) // width - 1)
 
 
 @compiled
-def tiles(data, rho, T, K, lo, hi, shifted, E, W, sums, Z):  # type: ignore[no-untyped-def]
-    """Work through the rows tile by tile; E and W are work space."""
+def finish(a, b, c, d, r, k0, k1, k2, k3, Z):  # type: ignore[no-untyped-def]
+    """Turn the exponents of four clusters into powers; add them to the rows' sums."""
+    a, b, c, d = exp2(a), exp2(b), exp2(c), exp2(d)
+    store(k0, r, a)
+    store(k1, r, b)
+    store(k2, r, c)
+    store(k3, r, d)
+    store(Z, r, plus(plus(plus(a, b), plus(c, d)), load(Z, r)))
+
+
+@compiled
+def products(W, E, S):  # type: ignore[no-untyped-def]
+    """Add W E' of a tile to S, (K, len(W), lanes): sums over every lanes-th row."""
+    lanes = VECTOR_BYTES // W.itemsize
+    for k in range(0, len(E), 4):
+        k0, k1, k2, k3 = E[k], E[k + 1], E[k + 2], E[k + 3]
+        for j in range(0, len(W), 3):
+            u, v, w = W[j], W[j + 1], W[j + 2]
+            x0, y0, z0 = load(S[k, j], 0), load(S[k, j + 1], 0), load(S[k, j + 2], 0)
+            x1, y1, z1 = load(S[k + 1, j], 0), load(S[k + 1, j + 1], 0), load(S[k + 1, j + 2], 0)
+            x2, y2, z2 = load(S[k + 2, j], 0), load(S[k + 2, j + 1], 0), load(S[k + 2, j + 2], 0)
+            x3, y3, z3 = load(S[k + 3, j], 0), load(S[k + 3, j + 1], 0), load(S[k + 3, j + 2], 0)
+            for r in range(0, TILE, lanes):
+                x, y, z = load(u, r), load(v, r), load(w, r)
+                e = load(k0, r)
+                x0, y0, z0 = fma(x, e, x0), fma(y, e, y0), fma(z, e, z0)
+                e = load(k1, r)
+                x1, y1, z1 = fma(x, e, x1), fma(y, e, y1), fma(z, e, z1)
+                e = load(k2, r)
+                x2, y2, z2 = fma(x, e, x2), fma(y, e, y2), fma(z, e, z2)
+                e = load(k3, r)
+                x3, y3, z3 = fma(x, e, x3), fma(y, e, y3), fma(z, e, z3)
+            keep(S[k], j, x0, y0, z0)
+            keep(S[k + 1], j, x1, y1, z1)
+            keep(S[k + 2], j, x2, y2, z2)
+            keep(S[k + 3], j, x3, y3, z3)
+
+
+@compiled
+def keep(S, j, x, y, z):  # type: ignore[no-untyped-def]
+    """Store three running sums."""
+    store(S[j], 0, x)
+    store(S[j + 1], 0, y)
+    store(S[j + 2], 0, z)
+
+
+@compiled
+def best_shift(data, T, K, start, end):  # type: ignore[no-untyped-def]
+    """Set each row's shift to minus its largest exponent."""
+    d = len(data) - 2
+    for i in range(start, end):
+        best = data.dtype.type(-np.inf)
+        for k in range(K):
+            e = T[0, k]
+            for j in range(1, d + 1):
+                e += T[j, k] * data[j, i]
+            best = max(best, e)
+        data[d + 1, i] = -best
+
+
+@compiled
+def tiles(data, rho, T, K, lo, hi, shifted, spare, E, W, S, sums, Z):  # type: ignore[no-untyped-def]
+    """Work through the rows tile by tile; spare, E, W and S are work space."""
     d = data.shape[0] - 2
+    if not shifted:
+        best_shift(data, T, K, lo, hi)
+    z = np.empty(TILE, data.dtype)
+    whole = data.ravel()
+    flat_T = np.ascontiguousarray(T.reshape(d + 1, -1, 4).transpose(1, 0, 2)).ravel()
+    n_tiles = 0
     for start in range(lo, hi, TILE):
         rows = min(TILE, hi - start)
-        end = start + rows
-        for k in range(0, len(E), 2):
-            exponents(data, T, k, start, end, shifted, E[k], E[k + 1])
-        shift, z = data[d + 1, start:end], Z[start - lo : end - lo]
-        if not shifted:
-            for r in range(rows):
-                shift[r] = -E[0, r]
-            for k in range(1, K):
-                e = E[k]
-                for r in range(rows):
-                    shift[r] = min(shift[r], -e[r])
-            for k in range(K):
-                e = E[k]
-                for r in range(rows):
-                    e[r] += shift[r]
-        for r in range(rows):
-            z[r] = 0
-        for k in range(0, K, 2):
-            a, b = E[k], E[k + 1]
-            for r in range(rows):
-                p, q = exp2(a[r]), exp2(b[r])  # type: ignore[no-untyped-call]
-                a[r] = p
-                b[r] = q
-                z[r] += p + q
-        first, weight = W[0], rho[start:end]
+        tile, flat, width, at = data, whole, data.shape[1], start
+        if rows < TILE:
+            spare[:, :rows] = data[:, start:hi]
+            W[:] = 0
+            tile, flat, width, at = spare, spare.ravel(), TILE, 0
+        policies(flat, width, at, flat_T, E, z)
+        first, weight = W[0], rho[start : start + rows]
         for r in range(rows):
             first[r] = weight[r] / z[r]
+            Z[start - lo + r] = z[r]
         for j in range(1, d + 1):
-            w, x = W[j], data[j, start:end]
+            w, x = W[j], tile[j, at : at + rows]
             for r in range(rows):
                 w[r] = x[r] * first[r]
-        products(W, E, rows, sums)
+        products(W, E, S)
+        n_tiles += 1
+        if n_tiles == TILES_PER_SUM or start + rows == hi:
+            for k in range(K):
+                for j in range(d + 1):
+                    total = 0.0
+                    for s in S[k, j]:
+                        total += s
+                    sums[j, k] += total
+            S[:] = 0
+            n_tiles = 0
 
 
 def soft_sums(
@@ -170,12 +308,12 @@ def soft_sums(
 ) -> None:
     """Do what `Problem._soft_sums` says; ``data`` is (d+2, n) here."""
     d, K = data.shape[0] - 2, table.shape[1]
-    # Padded to whole groups of four clusters, which nobody chooses, and of coordinates.
-    T = np.zeros((1 + d + -d % 4, K + -K % 4), data.dtype)
+    # Padded to whole groups of four clusters, which nobody chooses.
+    T = np.zeros((d + 1, K + -K % 4), data.dtype)
     T[0, K:] = NOBODY
-    T[: d + 1, :K] = table[:-1]
+    T[:, :K] = table[:-1]
+    spare = np.zeros((d + 2, TILE), data.dtype)
     E = np.empty((T.shape[1], TILE), data.dtype)
-    W = np.zeros((d + 1 + (d + 1) % 2, TILE), data.dtype)
-    padded = np.zeros((len(W), len(E)))
-    tiles(data, rho, T, K, rows.start, rows.stop, shifted, E, W, padded, Z)
-    sums += padded[: d + 1, :K]
+    W = np.zeros((d + 1 + -(d + 1) % 3, TILE), data.dtype)
+    S = np.zeros((len(E), len(W), VECTOR_BYTES // data.itemsize), data.dtype)
+    tiles(data, rho, T, K, rows.start, rows.stop, shifted, spare, E, W, S, sums, Z)
