@@ -340,6 +340,25 @@ def test_compiled_powers_of_two(rng):
         np.testing.assert_allclose(out, np.exp2(x), rtol=2.5 * np.finfo(dtype).eps)
 
 
+def test_compiled_logarithms(rng):
+    numba = pytest.importorskip("numba")
+    from volition.compiled import VECTOR_BYTES, load, log2, store
+
+    @numba.njit
+    def logarithms(x, out):
+        for i in range(0, len(x), VECTOR_BYTES // x.itemsize):
+            store(out, i, log2(load(x, i)))
+
+    for dtype in (np.float32, np.float64):
+        exact = np.exp2(np.arange(-120, 120))
+        near_one = rng.uniform(0.5, 2, 5000)
+        x = np.concatenate([exact, near_one, np.exp2(rng.uniform(-120, 120, 5000))]).astype(dtype)
+        out = np.empty_like(x)
+        logarithms(x, out)
+        eps = np.finfo(dtype).eps
+        np.testing.assert_allclose(out, np.log2(x.astype(float)), rtol=4 * eps, atol=eps)
+
+
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda p: pickle.loads(pickle.dumps(p))])
 def test_copies_work_on_their_own_data(case, copied):
     X, Y, _ = case

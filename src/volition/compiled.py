@@ -45,6 +45,7 @@ POWERS = {
     ),
 }
 FUSED = ("contract",)
+LOG2E2 = 2 / np.log(2)
 
 
 class Vector(types.Type):
@@ -126,6 +127,10 @@ def _fma(builder: Any, a: Any, b: Any, c: Any) -> Any:
     return builder.fadd(builder.fmul(a, b, flags=FUSED), c, flags=FUSED)
 
 
+def _all(kind: ir.VectorType, value: float) -> ir.Constant:
+    return ir.Constant(kind, [value] * kind.count)
+
+
 @intrinsic
 def exp2(_, x):  # type: ignore[no-untyped-def]
     """Return 2^x, x kept in the range of normal numbers."""
@@ -134,33 +139,63 @@ def exp2(_, x):  # type: ignore[no-untyped-def]
     def generate(context, builder, _, args):  # type: ignore[no-untyped-def]
         kind = args[0].type
         whole = ir.VectorType(ir.IntType(x.number.bitwidth), x.lanes)
-
-        def constant(number: float, kind: Any = kind) -> Any:
-            return ir.Constant(kind, [number] * x.lanes)
-
-        low, high = constant(lowest), constant(highest)
+        low, high = _all(kind, lowest), _all(kind, highest)
         value = builder.select(builder.fcmp_ordered(">", args[0], low), args[0], low)
         value = builder.select(builder.fcmp_ordered("<", value, high), value, high)
         # Adding this leaves the nearest integer in the lowest bits, ready to become an exponent.
-        rounder = constant(1.5 * 2.0**bits)
+        rounder = _all(kind, 1.5 * 2.0**bits)
         rounded = builder.fadd(value, rounder)
         f = builder.fsub(value, builder.fsub(rounded, rounder))
-        power = constant(coefficients[-1])
+        power = _all(kind, coefficients[-1])
         for c in reversed(coefficients[:-1]):
-            power = _fma(builder, f, power, constant(c))
-        exponent = builder.shl(builder.bitcast(rounded, whole), constant(bits, whole))
+            power = _fma(builder, f, power, _all(kind, c))
+        exponent = builder.shl(builder.bitcast(rounded, whole), _all(whole, bits))
         return builder.bitcast(builder.add(builder.bitcast(power, whole), exponent), kind)
 
     return x(x), generate
 
 
-def compiled(fn):  # type: ignore[no-untyped-def]
+@intrinsic
+def log2(_, x):  # type: ignore[no-untyped-def]
+    """Return the logarithm of positive normal numbers."""
+    width = x.number.bitwidth
+    bits, terms = RANGE[width][0], {32: 5, 64: 11}[width]
+
+    def pattern(value: float) -> int:
+        return int(np.array(value, f"f{width // 8}").view(f"i{width // 8}"))
+
+    def generate(context, builder, _, args):  # type: ignore[no-untyped-def]
+        kind = args[0].type
+        whole = ir.VectorType(ir.IntType(width), x.lanes)
+        # x = 2^e m with m between sqrt(1/2) and sqrt(2); e becomes a number as the last bits of one
+        given, shift = builder.bitcast(args[0], whole), _all(whole, bits)
+        e = builder.ashr(builder.sub(given, _all(whole, pattern(0.5**0.5))), shift)
+        m = builder.bitcast(builder.sub(given, builder.shl(e, shift)), kind)
+        large = builder.add(e, _all(whole, pattern(1.5 * 2.0**bits)))
+        exponent = builder.fsub(builder.bitcast(large, kind), _all(kind, 1.5 * 2.0**bits))
+        # log m = 2 artanh s = 2 (s + s³/3 + ...), |s| < 0.172
+        s = builder.fdiv(builder.fsub(m, _all(kind, 1.0)), builder.fadd(m, _all(kind, 1.0)))
+        square = builder.fmul(s, s)
+        series = _all(kind, LOG2E2 / (2 * terms - 1))
+        for k in reversed(range(terms - 1)):
+            series = _fma(builder, square, series, _all(kind, LOG2E2 / (2 * k + 1)))
+        return _fma(builder, s, series, exponent)
+
+    return x(x), generate
+
+
+def compiled(fn: Any, fastmath: Any = False) -> Any:
     """Compile at the first call, and keep the result on disk where that is possible."""
-    options = {"nopython": True, "nogil": True, "error_model": "numpy"}
+    options = {"nopython": True, "nogil": True, "error_model": "numpy", "fastmath": fastmath}
     try:
         return numba.jit(cache=True, **options)(fn)
     except RuntimeError:  # nowhere to keep it
         return numba.jit(**options)(fn)
+
+
+def reordered(fn: Any) -> Any:
+    """Compile a function whose sums may be added in any order."""
+    return compiled(fn, {"reassoc", "contract", "nsz", "arcp"})
 
 
 @compiled
@@ -251,6 +286,13 @@ def keep(S, j, x, y, z):  # type: ignore[no-untyped-def]
 
 
 @compiled
+def logarithms(Z, L):  # type: ignore[no-untyped-def]
+    """Write log2 Z into L."""
+    for r in range(0, TILE, VECTOR_BYTES // Z.itemsize):
+        store(L, r, log2(load(Z, r)))
+
+
+@reordered
 def best_shift(data, T, K, start, end):  # type: ignore[no-untyped-def]
     """Set each row's shift to minus its largest exponent."""
     d = len(data) - 2
@@ -264,35 +306,40 @@ def best_shift(data, T, K, start, end):  # type: ignore[no-untyped-def]
         data[d + 1, i] = -best
 
 
-@compiled
-def tiles(data, rho, T, K, lo, hi, shifted, spare, E, W, S, sums, Z):  # type: ignore[no-untyped-def]
+@reordered
+def tiles(data, rho, T, K, lo, hi, safe, spare, E, W, S, sums):  # type: ignore[no-untyped-def]
     """Work through the rows tile by tile; spare, E, W and S are work space."""
     d = data.shape[0] - 2
-    if not shifted:
-        best_shift(data, T, K, lo, hi)
-    z = np.empty(TILE, data.dtype)
+    Z, L = np.empty(TILE, data.dtype), np.empty(TILE, data.dtype)
     whole = data.ravel()
     flat_T = np.ascontiguousarray(T.reshape(d + 1, -1, 4).transpose(1, 0, 2)).ravel()
-    n_tiles = 0
+    energy, unsafe, n_tiles = 0.0, 0, 0
     for start in range(lo, hi, TILE):
         rows = min(TILE, hi - start)
+        end = start + rows
         tile, flat, width, at = data, whole, data.shape[1], start
         if rows < TILE:
-            spare[:, :rows] = data[:, start:hi]
+            spare[:, :rows] = data[:, start:end]
             W[:] = 0
             tile, flat, width, at = spare, spare.ravel(), TILE, 0
-        policies(flat, width, at, flat_T, E, z)
-        first, weight = W[0], rho[start : start + rows]
+        policies(flat, width, at, flat_T, E, Z)
+        logarithms(Z, L)
+        first, weight, shift = W[0], rho[start:end], data[d + 1, start:end]
         for r in range(rows):
-            first[r] = weight[r] / z[r]
-            Z[start - lo + r] = z[r]
+            first[r] = weight[r] / Z[r]
+        for r in range(rows):
+            shift[r] -= L[r]
+        for r in range(rows):
+            energy += np.float64(weight[r]) * np.float64(shift[r])
+        for r in range(rows):
+            unsafe += not (1 / safe < Z[r] < safe)
         for j in range(1, d + 1):
             w, x = W[j], tile[j, at : at + rows]
             for r in range(rows):
                 w[r] = x[r] * first[r]
         products(W, E, S)
         n_tiles += 1
-        if n_tiles == TILES_PER_SUM or start + rows == hi:
+        if n_tiles == TILES_PER_SUM or end == hi:
             for k in range(K):
                 for j in range(d + 1):
                     total = 0.0
@@ -301,11 +348,12 @@ def tiles(data, rho, T, K, lo, hi, shifted, spare, E, W, S, sums, Z):  # type: i
                     sums[j, k] += total
             S[:] = 0
             n_tiles = 0
+    return energy, unsafe
 
 
 def soft_sums(
-    data: Array, rho: Array, table: Array, rows: slice, shifted: bool, sums: Array, Z: Array
-) -> None:
+    data: Array, rho: Array, table: Array, rows: slice, safe: float, sums: Array
+) -> float:
     """Do what `Problem._soft_sums` says; ``data`` is (d+2, n) here."""
     d, K = data.shape[0] - 2, table.shape[1]
     # Padded to whole groups of four clusters, which nobody chooses.
@@ -316,4 +364,10 @@ def soft_sums(
     E = np.empty((T.shape[1], TILE), data.dtype)
     W = np.zeros((d + 1 + -(d + 1) % 3, TILE), data.dtype)
     S = np.zeros((len(E), len(W), VECTOR_BYTES // data.itemsize), data.dtype)
-    tiles(data, rho, T, K, rows.start, rows.stop, shifted, spare, E, W, S, sums, Z)
+    where, work = (data, rho, T, K, rows.start, rows.stop), (spare, E, W, S, sums)
+    energy, unsafe = tiles(*where, data.dtype.type(safe), *work)
+    if unsafe:
+        sums[:] = 0
+        best_shift(data, T, K, rows.start, rows.stop)
+        energy, _ = tiles(*where, data.dtype.type(np.inf), *work)
+    return float(energy)

@@ -416,34 +416,36 @@ class Problem:
             len(tables), *tables[0, :-1].shape, dtype=torch.float64, device=self.device
         )
         rows = slice(block.lo, block.hi)
-        table, mine, rho = tables[block.group], sums[block.group], self._rho[rows]
+        table, mine = tables[block.group], sums[block.group]
         if hard:
             best = self._hard_sums(rows, table, chunk, mine)
-            return (best * rho).sum(dtype=torch.float64), sums
-        shift = self._data[rows, -1:]
-        z = self._soft_sums(rows, table, chunk, mine, shifted=True)
-        low, high = torch.aminmax(z)
-        if not (float(low) > 2.0**-SAFE_BITS and float(high) < 2.0**SAFE_BITS):
-            z = self._soft_sums(rows, table, chunk, mine.zero_(), shifted=False)
-        # The log-partition is F's summand, and the shift of the next pass.
-        shift -= z.log2_()
-        return -(shift * rho).sum(dtype=torch.float64), sums
+            return (best * self._rho[rows]).sum(dtype=torch.float64), sums
+        return self._soft_sums(rows, table, chunk, mine), sums
 
-    def _soft_sums(
+    def _soft_sums(self, rows: slice, table: Tensor, chunk: int, sums: Tensor) -> Tensor:
+        """Add the sums of [1, x] weighted by pi; return the sum of the log-partitions.
+
+        The shift in the last column of the data is the log-partition of the pass before, which
+        spares finding each row's maximum. Any shift gives the same result as long as nothing over-
+        or underflows; otherwise the pass is done again with each row's maximum as the shift.
+        """
+        safe = 2.0**SAFE_BITS
+        if self.device.type == "cpu" and (compiled := _compiled_pass()) is not None:
+            arrays = self._data.numpy().T, self._rho.numpy()[:, 0], table.numpy()
+            return torch.tensor(-compiled(*arrays, rows, safe, sums.numpy()), dtype=torch.float64)
+        z = self._powers(rows, table, chunk, sums, shifted=True)
+        low, high = torch.aminmax(z)
+        if not (float(low) > 1 / safe and float(high) < safe):
+            z = self._powers(rows, table, chunk, sums.zero_(), shifted=False)
+        shift = self._data[rows, -1:]
+        shift -= z.log2_()
+        return -(shift * self._rho[rows]).sum(dtype=torch.float64)
+
+    def _powers(
         self, rows: slice, table: Tensor, chunk: int, sums: Tensor, shifted: bool
     ) -> Tensor:
-        """Add the sums of [1, x] weighted by pi; return the partition of each row over 2^-shift.
-
-        With ``shifted`` the shift in the last column of the data is the log-partition of the pass
-        before, which spares finding each row's maximum. Any shift gives the same result as long as
-        nothing over- or underflows; otherwise each row's maximum becomes the shift.
-        """
+        """Add to the sums; return the partition of each row over 2^-shift."""
         n, K = rows.stop - rows.start, table.shape[1]
-        if self.device.type == "cpu" and (compiled := _compiled_pass()) is not None:
-            columns, shares = self._data.numpy().T, self._rho.numpy()[:, 0]
-            partition = np.empty(n, dtype=columns.dtype)
-            compiled(columns, shares, table.numpy(), rows, shifted, sums.numpy(), partition)
-            return torch.from_numpy(partition)[:, None]
         E, W, Z, ratio, part = _buffers(min(chunk, n), n, K, self.d, self.dtype, self.device)
         clamp = not (shifted and flushes_denormals())
         for lo in range(rows.start, rows.stop, chunk):
@@ -590,7 +592,7 @@ def pose(
 
 
 @cache
-def _compiled_pass() -> Callable[..., None] | None:
+def _compiled_pass() -> Callable[..., float] | None:
     """Return the compiled form of `Problem._soft_sums` where numba is installed."""
     try:
         from volition.compiled import soft_sums
