@@ -21,7 +21,7 @@ N, K, D = 60, 4, 2
 def kernel(request, monkeypatch):
     """Everything holds with numba and without it."""
     if request.param == "torch":
-        monkeypatch.setattr(volition.problem, "_compiled_pass", lambda: None)
+        monkeypatch.setattr(volition.problem, "_compiled_passes", lambda: None)
     else:
         pytest.importorskip("numba")
 

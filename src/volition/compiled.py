@@ -292,18 +292,40 @@ def logarithms(Z, L):  # type: ignore[no-untyped-def]
         store(L, r, log2(load(Z, r)))
 
 
+@compiled
+def powers(P):  # type: ignore[no-untyped-def]
+    """Replace P by 2^P."""
+    for r in range(0, TILE, VECTOR_BYTES // P.itemsize):
+        store(P, r, exp2(load(P, r)))
+
+
+@reordered
+def linear(data, T, k, start, rows, out):  # type: ignore[no-untyped-def]
+    """Write column k of data' T into out; four terms a pass stay in registers."""
+    d = len(data) - 2
+    out[:rows] = T[0, k]
+    for j in range(1, d + 1, 4):
+        # Beyond the last coordinate its column is taken again, times nothing.
+        j1, j2, j3 = min(j + 1, d), min(j + 2, d), min(j + 3, d)
+        x0, x1, x2, x3 = data[j, start:], data[j1, start:], data[j2, start:], data[j3, start:]
+        t0, t1, t2, t3 = T[j, k], T[j1, k], T[j2, k], T[j3, k]
+        t1, t2, t3 = t1 * (j1 > j), t2 * (j2 > j1), t3 * (j3 > j2)
+        for r in range(rows):
+            out[r] += t0 * x0[r] + t1 * x1[r] + t2 * x2[r] + t3 * x3[r]
+
+
 @reordered
 def best_shift(data, T, K, start, end):  # type: ignore[no-untyped-def]
     """Set each row's shift to minus its largest exponent."""
-    d = len(data) - 2
-    for i in range(start, end):
-        best = data.dtype.type(-np.inf)
+    e = np.empty(TILE, data.dtype)
+    for at in range(start, end, TILE):
+        rows = min(TILE, end - at)
+        shift = data[-1, at : at + rows]
+        shift[:] = np.inf
         for k in range(K):
-            e = T[0, k]
-            for j in range(1, d + 1):
-                e += T[j, k] * data[j, i]
-            best = max(best, e)
-        data[d + 1, i] = -best
+            linear(data, T, k, at, rows, e)
+            for r in range(rows):
+                shift[r] = min(shift[r], -e[r])
 
 
 @reordered
@@ -371,3 +393,80 @@ def soft_sums(
         best_shift(data, T, K, rows.start, rows.stop)
         energy, _ = tiles(*where, data.dtype.type(np.inf), *work)
     return float(energy)
+
+
+@reordered
+def state_tiles(data, rho, T, bits, lo, hi, labels, policy, mass):  # type: ignore[no-untyped-def]
+    """Do what `states` says, tile by tile."""
+    d, K = data.shape[0] - 2, T.shape[1]
+    E, P = np.zeros((K, TILE)), np.zeros((K, TILE), data.dtype)
+    square, best, excess = np.empty(TILE), np.empty(TILE), np.empty(TILE)
+    label, z, share = np.empty(TILE, np.int64), np.empty(TILE), np.empty(TILE, data.dtype)
+    least, soft, entropy = 0.0, 0.0, 0.0
+    for start in range(lo, hi, TILE):
+        rows = min(TILE, hi - start)
+        square[:], z[:], excess[:] = 0, 0, 0
+        for j in range(1, d + 1):
+            x = data[j, start : start + rows]
+            for r in range(rows):
+                square[r] += np.float64(x[r]) * np.float64(x[r])
+        for k in range(K):
+            e = E[k]
+            linear(data, T, k, start, rows, e)
+            for r in range(rows):
+                e[r] = max(e[r] + square[r], 0.0)
+            if k == 0:
+                best[:], label[:] = e, 0
+                continue
+            for r in range(rows):
+                label[r] = k if e[r] < best[r] else label[r]
+                best[r] = min(e[r], best[r])
+        for k in range(K):
+            e, p = E[k], P[k]
+            if np.isinf(bits):
+                for r in range(rows):
+                    p[r] = label[r] == k
+            else:
+                for r in range(rows):
+                    p[r] = bits * (best[r] - e[r])
+                powers(p)
+            for r in range(rows):
+                z[r] += p[r]
+                excess[r] += p[r] * (e[r] - best[r])
+        weight = rho[start : start + rows]
+        for r in range(rows):
+            share[r] = 1 / z[r]
+            least += np.float64(weight[r]) * best[r]
+            soft += np.float64(weight[r]) * excess[r] / z[r]
+        for r in range(rows):
+            entropy += np.float64(weight[r]) * np.log2(z[r])
+        for k in range(K):
+            p, total = P[k], 0.0
+            for r in range(rows):
+                p[r] *= share[r]
+                total += p[r] * weight[r]
+            mass[k] += total
+        if len(policy):
+            for r in range(rows):
+                labels[start + r] = label[r]
+                for k in range(K):
+                    policy[start + r, k] = P[k, r]
+    return least - entropy / bits, least + soft, least
+
+
+def states(
+    data: Array,
+    rho: Array,
+    table: Array,
+    rows: slice,
+    beta: float,
+    out: tuple[Array, Array] | None,
+    mass: Array,
+) -> tuple[float, float, float]:
+    """Return free energy, soft and hard distortion; add to the mass; fill labels and policy.
+
+    ``table`` is that of the expected costs, in double precision: near a centre its terms cancel.
+    """
+    nothing = np.empty(0, np.int64), np.empty((0, table.shape[1]), data.dtype)
+    bits = float(beta / np.log(2))
+    return state_tiles(data, rho, table[:-1], bits, rows.start, rows.stop, *(out or nothing), mass)

@@ -151,8 +151,10 @@ class Problem:
         self._rho = torch.from_numpy(rho.astype(X.dtype, copy=False)).to(self.device)[:, None]
         self.dtype = self._data.dtype
         offset = self.origin - torch.from_numpy(mean.astype(np.float64)).to(self.device)
-        self._square = self._over_rows(lambda x, w: (w * x * x).sum())
-        variance = float(self._over_rows(lambda x, w: (w * (x + offset) ** 2).sum()))
+        self._square, spread = self._over_rows(
+            lambda x, w: ((w.T @ (x * x)).sum(), (w.T @ (x + offset) ** 2).sum())
+        )
+        variance = float(spread)
         #: length by which moves of centres are judged
         self.scale = math.sqrt(variance) or 1.0
         #: cost by which changes of free energy are judged: that of a single centre
@@ -160,19 +162,20 @@ class Problem:
         if not isinstance(self.cost, SquaredEuclidean):
             self.cost_scale = self.single_center_cost() or 1.0
 
-    def _over_rows(self, fn: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-        """Return the sum of ``fn(x, weight)`` over blocks of centred entities, in float64."""
-        parts = (
-            fn(self._data[b.lo : b.hi, 1:-1].double(), self._rho[b.lo : b.hi].double())
-            for b in self.blocks
-        )
-        return sum(parts, torch.zeros((), dtype=torch.float64, device=self.device))
+    def _over_rows(self, fn: Callable[[Tensor, Tensor], Sums]) -> Sums:
+        """Return the sums of ``fn(x, weight)`` over blocks of centred entities, in float64."""
+
+        def run(block: Block) -> Sums:
+            rows = slice(block.lo, block.hi)
+            return fn(self._data[rows, 1:-1].double(), self._rho[rows].double())
+
+        return add_over_blocks(run, self.blocks, self.device.type == "cpu")
 
     @cached_property
     def largest_variance(self) -> float:
         """Variance of the entities along their main axis."""
-        mean = self._over_rows(lambda x, w: (w * x).sum(0))
-        covariance = self._over_rows(lambda x, w: (w * (x - mean)).T @ (x - mean))
+        (mean,) = self._over_rows(lambda x, w: (w.T @ x,))
+        (covariance,) = self._over_rows(lambda x, w: ((w * (x - mean)).T @ (x - mean),))
         return float(torch.linalg.eigvalsh(covariance)[-1])
 
     # -- views on the data ------------------------------------------------------------------------
@@ -315,6 +318,12 @@ class Problem:
             step = self._chunk_rows(len(y)) // (1 if self.chunk_size else 2) or 1
 
             def run(block: Block) -> Sums:
+                if tables is not None and (compiled := self._compiled()) is not None:
+                    mass = torch.zeros(len(y), dtype=torch.float64)
+                    arrays = out and (out[0].numpy(), out[1].numpy())
+                    where, table = slice(block.lo, block.hi), tables[block.group].numpy()
+                    sums = compiled.states(*self._arrays, table, where, beta, arrays, mass.numpy())
+                    return *torch.tensor(sums, dtype=torch.float64), mass
                 parts = (
                     self._state_of_chunk(
                         slice(lo, min(lo + step, block.hi)), block, y, tables, beta, out
@@ -422,6 +431,15 @@ class Problem:
             return (best * self._rho[rows]).sum(dtype=torch.float64), sums
         return self._soft_sums(rows, table, chunk, mine), sums
 
+    def _compiled(self) -> Any:
+        """Return the module of compiled passes where it can be used."""
+        return _compiled_passes() if self.device.type == "cpu" else None
+
+    @property
+    def _arrays(self) -> tuple[FloatArray, FloatArray]:
+        """Data by columns and weights, as compiled passes take them."""
+        return self._data.numpy().T, self._rho.numpy()[:, 0]
+
     def _soft_sums(self, rows: slice, table: Tensor, chunk: int, sums: Tensor) -> Tensor:
         """Add the sums of [1, x] weighted by pi; return the sum of the log-partitions.
 
@@ -430,9 +448,9 @@ class Problem:
         or underflows; otherwise the pass is done again with each row's maximum as the shift.
         """
         safe = 2.0**SAFE_BITS
-        if self.device.type == "cpu" and (compiled := _compiled_pass()) is not None:
-            arrays = self._data.numpy().T, self._rho.numpy()[:, 0], table.numpy()
-            return torch.tensor(-compiled(*arrays, rows, safe, sums.numpy()), dtype=torch.float64)
+        if (compiled := self._compiled()) is not None:
+            energy = -compiled.soft_sums(*self._arrays, table.numpy(), rows, safe, sums.numpy())
+            return torch.tensor(energy, dtype=torch.float64)
         z = self._powers(rows, table, chunk, sums, shifted=True)
         low, high = torch.aminmax(z)
         if not (float(low) > 1 / safe and float(high) < safe):
@@ -592,13 +610,13 @@ def pose(
 
 
 @cache
-def _compiled_pass() -> Callable[..., float] | None:
-    """Return the compiled form of `Problem._soft_sums` where numba is installed."""
+def _compiled_passes() -> Any:
+    """Return :mod:`volition.compiled` where numba is installed."""
     try:
-        from volition.compiled import soft_sums
+        from volition import compiled
     except ImportError:
         return None
-    return soft_sums
+    return compiled
 
 
 _scratch = threading.local()
