@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -107,33 +107,37 @@ class SoftmaxTransition(Transition):
         self.kappa = kappa
         self.a = a  # (K, K), minus infinity on the diagonal
         self.b = b  # (n, K)
+
+    @cached_property
+    def _factors(self) -> tuple[Tensor, Tensor, Tensor, tuple[Tensor, ...], Tensor | None]:
+        """Factors A and B, normaliser Z, the pairs lost to underflow, and a mask of the others."""
         # Exponents are clamped: denormal numbers make every later product several times slower.
         # Above `floor`, all terms that matter for a sum's last digit are normal numbers.
-        lowest, floor = (-690.0, 1e-280) if a.dtype == torch.float64 else (-80.0, 1e-20)
-        a_shifted = (a - a.detach().amax(1, keepdim=True)).clamp_min(lowest)
-        self._A = torch.exp(a_shifted) * ~torch.isneginf(a)
-        self._B = torch.exp((b - b.detach().amax(1, keepdim=True)).clamp_min(lowest))
-        Z = self._B @ self._A.T
+        lowest, floor = (-690.0, 1e-280) if self.a.dtype == torch.float64 else (-80.0, 1e-20)
+        a_shifted = (self.a - self.a.detach().amax(1, keepdim=True)).clamp_min(lowest)
+        A = torch.exp(a_shifted) * ~torch.isneginf(self.a)
+        B = torch.exp((self.b - self.b.detach().amax(1, keepdim=True)).clamp_min(lowest))
+        Z = B @ A.T
         lost = Z.detach() < floor
-        self._lost = torch.nonzero(lost, as_tuple=True)
-        self._kept = ~lost if len(self._lost[0]) else None
-        self._Z = Z if self._kept is None else torch.where(lost, 1.0, Z)
+        pairs = torch.nonzero(lost, as_tuple=True)
+        if len(pairs[0]) == 0:
+            return A, B, Z, pairs, None
+        return A, B, torch.where(lost, 1.0, Z), pairs, ~lost
 
     def _alternatives(self, i: Tensor, j: Tensor) -> Tensor:
         return torch.softmax(self.a[j] + self.b[i], dim=1)
 
     def expected(self, D: Tensor) -> Tensor:
-        away = ((self._B * D) @ self._A.T) / self._Z
-        if self._kept is not None:
-            i, j = self._lost
+        A, B, Z, (i, j), kept = self._factors
+        away = ((B * D) @ A.T) / Z
+        if kept is not None:
             away = away.index_put((i, j), (self._alternatives(i, j) * D[i]).sum(1))
         return (1 - self.kappa) * D + self.kappa * away
 
     def realized(self, W: Tensor) -> Tensor:
-        V = W / self._Z if self._kept is None else W * self._kept / self._Z
-        away = self._B * (V @ self._A)
-        if self._kept is not None:
-            i, j = self._lost
+        A, B, Z, (i, j), kept = self._factors
+        away = B * ((W / Z if kept is None else W * kept / Z) @ A)
+        if kept is not None:
             away = away.index_add(0, i, self._alternatives(i, j) * W[i, j, None])
         return (1 - self.kappa) * W + self.kappa * away
 
@@ -164,6 +168,15 @@ class Autonomy(ABC):
     def transition(self, chunk: Chunk, Y: Tensor, cost: Cost) -> Transition:
         """Return p for one chunk of entities; Y is centred as the chunk is."""
         return SharedTransition(self.shared(Y, cost)[chunk.group])
+
+    def conditional_each(self, X: Tensor, prescribed: Tensor, Y: Tensor, cost: Cost) -> Tensor:
+        """Return p(. | j_i, i), shape (n, K), where every entity has its own centres (n, K, d)."""
+        none = torch.zeros(X.shape[1], dtype=X.dtype, device=X.device)
+        parts = []
+        for i, (x, y) in enumerate(zip(X, Y, strict=True)):
+            chunk = Chunk(x[None], none, cost.pairwise(x[None], y), slice(i, i + 1), 0)
+            parts.append(self.transition(chunk, y, cost).conditional(prescribed[i : i + 1]))
+        return torch.cat(parts)
 
     @abstractmethod
     def scaled(self, t: float) -> Autonomy:
@@ -372,6 +385,15 @@ class DistanceAutonomy(Autonomy):
             return SharedTransition(self.shared(Y, cost)[0])
         b = chunk.D * (-self.gamma / self.temperature)
         return SoftmaxTransition(self.kappa, self._pull(Y, cost), b)
+
+    def conditional_each(self, X: Tensor, prescribed: Tensor, Y: Tensor, cost: Cost) -> Tensor:
+        i = torch.arange(len(X), device=X.device)
+        seen_from = cost.each(Y[i, prescribed], Y) * self.zeta + cost.each(X, Y) * self.gamma
+        logits = seen_from / -self.temperature
+        logits[i, prescribed] = -torch.inf
+        p = torch.zeros_like(logits) if Y.shape[1] == 1 else self.kappa * logits.softmax(1)
+        p[i, prescribed] = 1.0 if Y.shape[1] == 1 else 1 - self.kappa
+        return p
 
     def scaled(self, t: float) -> DistanceAutonomy:
         return DistanceAutonomy(self.kappa * t, self.gamma, self.zeta, self.temperature)

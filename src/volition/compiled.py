@@ -198,18 +198,20 @@ def reordered(fn: Any) -> Any:
     return compiled(fn, {"reassoc", "contract", "nsz", "arcp"})
 
 
+# Arrays are flat below: a row taken from a matrix would be counted and checked by numba each time.
+
+
 @compiled
 def policies(data, width, start, T, E, Z):  # type: ignore[no-untyped-def]
     """Write 2^(data' T + shift) of a tile into E and its sums over clusters into Z.
 
-    ``data`` is flat, its rows ``width`` apart; ``T`` is flat too, four clusters at a time.
+    Rows of ``data`` are ``width`` apart; ``T`` holds four clusters at a time.
     """
     lanes = VECTOR_BYTES // data.itemsize
     last = len(data) - width + start
     at = 0
     Z[:] = 0
-    for k in range(0, len(E), 4):
-        k0, k1, k2, k3 = E[k], E[k + 1], E[k + 2], E[k + 3]
+    for k in range(0, len(E), 4 * TILE):
         for r in range(0, TILE, 3 * lanes):
             i, t = last + r, at
             x, y, z = load(data, i), load(data, i + lanes), load(data, i + 2 * lanes)
@@ -232,57 +234,60 @@ def policies(data, width, start, T, E, Z):  # type: ignore[no-untyped-def]
                 x2, y2, z2 = fma(x, c, x2), fma(y, c, y2), fma(z, c, z2)
                 c = spread(T, t + 3)
                 x3, y3, z3 = fma(x, c, x3), fma(y, c, y3), fma(z, c, z3)
-            finish(x0, x1, x2, x3, r, k0, k1, k2, k3, Z)
-            finish(y0, y1, y2, y3, r + lanes, k0, k1, k2, k3, Z)
-            finish(z0, z1, z2, z3, r + 2 * lanes, k0, k1, k2, k3, Z)
+            finish(x0, x1, x2, x3, E, k + r, Z, r)
+            finish(y0, y1, y2, y3, E, k + r + lanes, Z, r + lanes)
+            finish(z0, z1, z2, z3, E, k + r + 2 * lanes, Z, r + 2 * lanes)
         at += 4 * (len(data) // width - 1)
 
 
 @compiled
-def finish(a, b, c, d, r, k0, k1, k2, k3, Z):  # type: ignore[no-untyped-def]
+def finish(a, b, c, d, E, at, Z, r):  # type: ignore[no-untyped-def]
     """Turn the exponents of four clusters into powers; add them to the rows' sums."""
     a, b, c, d = exp2(a), exp2(b), exp2(c), exp2(d)
-    store(k0, r, a)
-    store(k1, r, b)
-    store(k2, r, c)
-    store(k3, r, d)
+    store(E, at, a)
+    store(E, at + TILE, b)
+    store(E, at + 2 * TILE, c)
+    store(E, at + 3 * TILE, d)
     store(Z, r, plus(plus(plus(a, b), plus(c, d)), load(Z, r)))
 
 
 @compiled
 def products(W, E, S):  # type: ignore[no-untyped-def]
-    """Add W E' of a tile to S, (K, len(W), lanes): sums over every lanes-th row."""
+    """Add W E' of a tile to S: for every cluster and row of W, sums over every lanes-th entity."""
     lanes = VECTOR_BYTES // W.itemsize
-    for k in range(0, len(E), 4):
-        k0, k1, k2, k3 = E[k], E[k + 1], E[k + 2], E[k + 3]
-        for j in range(0, len(W), 3):
-            u, v, w = W[j], W[j + 1], W[j + 2]
-            x0, y0, z0 = load(S[k, j], 0), load(S[k, j + 1], 0), load(S[k, j + 2], 0)
-            x1, y1, z1 = load(S[k + 1, j], 0), load(S[k + 1, j + 1], 0), load(S[k + 1, j + 2], 0)
-            x2, y2, z2 = load(S[k + 2, j], 0), load(S[k + 2, j + 1], 0), load(S[k + 2, j + 2], 0)
-            x3, y3, z3 = load(S[k + 3, j], 0), load(S[k + 3, j + 1], 0), load(S[k + 3, j + 2], 0)
+    n = lanes * (len(W) // TILE)
+    at = 0
+    for k in range(0, len(E), 4 * TILE):
+        for j in range(0, len(W), 3 * TILE):
+            s1, s2, s3 = at + n, at + 2 * n, at + 3 * n
+            x0, y0, z0 = load(S, at), load(S, at + lanes), load(S, at + 2 * lanes)
+            x1, y1, z1 = load(S, s1), load(S, s1 + lanes), load(S, s1 + 2 * lanes)
+            x2, y2, z2 = load(S, s2), load(S, s2 + lanes), load(S, s2 + 2 * lanes)
+            x3, y3, z3 = load(S, s3), load(S, s3 + lanes), load(S, s3 + 2 * lanes)
             for r in range(0, TILE, lanes):
-                x, y, z = load(u, r), load(v, r), load(w, r)
-                e = load(k0, r)
+                x, y, z = load(W, j + r), load(W, j + TILE + r), load(W, j + 2 * TILE + r)
+                e = load(E, k + r)
                 x0, y0, z0 = fma(x, e, x0), fma(y, e, y0), fma(z, e, z0)
-                e = load(k1, r)
+                e = load(E, k + TILE + r)
                 x1, y1, z1 = fma(x, e, x1), fma(y, e, y1), fma(z, e, z1)
-                e = load(k2, r)
+                e = load(E, k + 2 * TILE + r)
                 x2, y2, z2 = fma(x, e, x2), fma(y, e, y2), fma(z, e, z2)
-                e = load(k3, r)
+                e = load(E, k + 3 * TILE + r)
                 x3, y3, z3 = fma(x, e, x3), fma(y, e, y3), fma(z, e, z3)
-            keep(S[k], j, x0, y0, z0)
-            keep(S[k + 1], j, x1, y1, z1)
-            keep(S[k + 2], j, x2, y2, z2)
-            keep(S[k + 3], j, x3, y3, z3)
+            keep(S, at, lanes, x0, y0, z0)
+            keep(S, s1, lanes, x1, y1, z1)
+            keep(S, s2, lanes, x2, y2, z2)
+            keep(S, s3, lanes, x3, y3, z3)
+            at += 3 * lanes
+        at += 3 * n
 
 
 @compiled
-def keep(S, j, x, y, z):  # type: ignore[no-untyped-def]
+def keep(S, at, lanes, x, y, z):  # type: ignore[no-untyped-def]
     """Store three running sums."""
-    store(S[j], 0, x)
-    store(S[j + 1], 0, y)
-    store(S[j + 2], 0, z)
+    store(S, at, x)
+    store(S, at + lanes, y)
+    store(S, at + 2 * lanes, z)
 
 
 @compiled
@@ -329,12 +334,11 @@ def best_shift(data, T, K, start, end):  # type: ignore[no-untyped-def]
 
 
 @reordered
-def tiles(data, rho, T, K, lo, hi, safe, spare, E, W, S, sums):  # type: ignore[no-untyped-def]
+def tiles(data, rho, T4, K, lo, hi, safe, spare, E, W, S, sums):  # type: ignore[no-untyped-def]
     """Work through the rows tile by tile; spare, E, W and S are work space."""
     d = data.shape[0] - 2
     Z, L = np.empty(TILE, data.dtype), np.empty(TILE, data.dtype)
-    whole = data.ravel()
-    flat_T = np.ascontiguousarray(T.reshape(d + 1, -1, 4).transpose(1, 0, 2)).ravel()
+    whole, flat_W, flat_S = data.ravel(), W.ravel(), S.ravel()
     energy, unsafe, n_tiles = 0.0, 0, 0
     for start in range(lo, hi, TILE):
         rows = min(TILE, hi - start)
@@ -344,7 +348,7 @@ def tiles(data, rho, T, K, lo, hi, safe, spare, E, W, S, sums):  # type: ignore[
             spare[:, :rows] = data[:, start:end]
             W[:] = 0
             tile, flat, width, at = spare, spare.ravel(), TILE, 0
-        policies(flat, width, at, flat_T, E, Z)
+        policies(flat, width, at, T4, E, Z)
         logarithms(Z, L)
         first, weight, shift = W[0], rho[start:end], data[d + 1, start:end]
         for r in range(rows):
@@ -359,7 +363,7 @@ def tiles(data, rho, T, K, lo, hi, safe, spare, E, W, S, sums):  # type: ignore[
             w, x = W[j], tile[j, at : at + rows]
             for r in range(rows):
                 w[r] = x[r] * first[r]
-        products(W, E, S)
+        products(flat_W, E, flat_S)
         n_tiles += 1
         if n_tiles == TILES_PER_SUM or end == hi:
             for k in range(K):
@@ -383,10 +387,11 @@ def soft_sums(
     T[0, K:] = NOBODY
     T[:, :K] = table[:-1]
     spare = np.zeros((d + 2, TILE), data.dtype)
-    E = np.empty((T.shape[1], TILE), data.dtype)
+    E = np.empty(T.shape[1] * TILE, data.dtype)
     W = np.zeros((d + 1 + -(d + 1) % 3, TILE), data.dtype)
-    S = np.zeros((len(E), len(W), VECTOR_BYTES // data.itemsize), data.dtype)
-    where, work = (data, rho, T, K, rows.start, rows.stop), (spare, E, W, S, sums)
+    S = np.zeros((T.shape[1], len(W), VECTOR_BYTES // data.itemsize), data.dtype)
+    T4 = T.reshape(d + 1, -1, 4).transpose(1, 0, 2).ravel()
+    where, work = (data, rho, T4, K, rows.start, rows.stop), (spare, E, W, S, sums)
     energy, unsafe = tiles(*where, data.dtype.type(safe), *work)
     if unsafe:
         sums[:] = 0

@@ -33,6 +33,11 @@ class Cost(ABC):
     def pairwise(self, X: Tensor, Y: Tensor) -> Tensor:
         """Return the (n, K) matrix of costs d(x_i, y_k), differentiable in both."""
 
+    def each(self, X: Tensor, Y: Tensor) -> Tensor:
+        """Return the (n, K) costs where every entity has its own centres, Y (n, K, d)."""
+        parts = [self.pairwise(x[None], y) for x, y in zip(X, Y, strict=True)]
+        return torch.cat(parts) if parts else X.new_zeros(0, Y.shape[1])
+
     def check(self, X: FloatArray, name: str = "X") -> None:
         """Raise ValueError if X is outside the cost's domain."""
 
@@ -72,6 +77,9 @@ class SquaredEuclidean(Cost):
         squares = (X * X).sum(1, keepdim=True) + (Y * Y).sum(1)
         # Rounding may leave a tiny negative number between equal points.
         return torch.addmm(squares, X, Y.T, alpha=-2).clamp_min(0)
+
+    def each(self, X: Tensor, Y: Tensor) -> Tensor:
+        return ((X[:, None] - Y) ** 2).sum(2)
 
 
 class Haversine(Cost):
