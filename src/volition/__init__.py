@@ -8,8 +8,16 @@ from volition.autonomy import (
     Passive,
 )
 from volition.estimators import AutonomyAwareClustering
+from volition.learners import RobbinsMonro, TabularClustering
 from volition.persistence import load_model, save_model
 from volition.phase import CriticalPoint, critical_beta
+from volition.population import (
+    LoggedPopulation,
+    Population,
+    Prescriptions,
+    Response,
+    SimulatedPopulation,
+)
 from volition.suggestion import suggest_n_clusters
 
 __version__ = "0.1.0"
@@ -21,7 +29,14 @@ __all__ = [
     "CriticalPoint",
     "DistanceAutonomy",
     "FixedAutonomy",
+    "LoggedPopulation",
     "Passive",
+    "Population",
+    "Prescriptions",
+    "Response",
+    "RobbinsMonro",
+    "SimulatedPopulation",
+    "TabularClustering",
     "anneal",
     "critical_beta",
     "load_model",

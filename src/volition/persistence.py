@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
 from volition.annealing import PhaseTransition, Record
 from volition.autonomy import (
@@ -26,9 +21,9 @@ from volition.estimators import AutonomyAwareClustering
 from volition.portfolio import Candidate
 from volition.schedules import Critical, Explicit, Geometric
 from volition.solvers import Armijo, FixedPoint, Gradient
+from volition.storage import read_file, write_file
 
 FORMAT = "volition-model"
-VERSION = 1
 
 _ARRAYS = ("cluster_centers_", "labels_", "policy_", "betas_")
 _SCALARS = (
@@ -96,30 +91,11 @@ def save_model(model: AutonomyAwareClustering, path: Any) -> Path:
     for name in _ARRAYS:
         tensors[name] = np.ascontiguousarray(getattr(model, name))
     header = {
-        "format": FORMAT,
-        "version": VERSION,
         "class": type(model).__name__,
         "params": params,
         "fitted": fitted,
     }
-    return _write(Path(path), tensors, json.dumps(header))
-
-
-def _write(path: Path, tensors: dict[str, np.ndarray], header: str) -> Path:
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"{path} cannot be written: there is no folder {path.parent}.")
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    os.close(handle)
-    try:
-        save_file(tensors, name, metadata={"volition": header})
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(name, 0o666 & ~umask)
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
-    return path
+    return write_file(Path(path), tensors, FORMAT, header)
 
 
 def load_model(path: Any, *, autonomy: Any = None, metric: Any = None) -> AutonomyAwareClustering:
@@ -143,20 +119,7 @@ def load_model(path: Any, *, autonomy: Any = None, metric: Any = None) -> Autono
     See :func:`save_model`.
     """
     path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"No such file: {path}.")
-    try:
-        with safe_open(str(path), framework="numpy") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        header = json.loads(metadata["volition"])
-    except (SafetensorError, KeyError, ValueError) as error:
-        raise ValueError(f"{path} is not a model saved by volition ({error}).") from None
-    if header.get("format") != FORMAT or header.get("version") != VERSION:
-        raise ValueError(
-            f"{path} has format {header.get('format')!r}, version {header.get('version')!r}; "
-            f"this release reads {FORMAT!r}, version {VERSION}."
-        )
+    tensors, header = read_file(path, FORMAT)
     given = {"autonomy": autonomy, "metric": metric}
     for name, value in given.items():
         saved = header["params"][name]

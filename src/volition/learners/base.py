@@ -1,0 +1,555 @@
+"""What all learners share: asking, being told, and going on after an interruption."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClusterMixin
+
+from volition.costs import Cost, resolve_cost
+from volition.learners.ledger import Asked, Ledger
+from volition.learners.monitor import Change, Estimate, Monitor
+from volition.population import IntArray, Population, Prescriptions, Response
+from volition.storage import read_file, write_file
+from volition.validation import (
+    FloatArray,
+    check_centers,
+    check_entities,
+    check_integer,
+    check_scalar,
+    check_weights,
+)
+
+#: batches in a row without a single answer after which a population counts as silent
+SILENCE = 20
+
+
+class SilentPopulationError(RuntimeError):
+    """A population that answers nothing."""
+
+
+class Learner(ClusterMixin, BaseEstimator):
+    """Base class: entities, questions, answers, checkpoints.
+
+    A learner decides what to ask (`_choose`), what to make of answers (`_learn`), and when it has
+    learned enough (`_enough`); everything else is here.
+    """
+
+    n_clusters: int
+    metric: Any
+    exploration: float
+    batch_size: int | str
+    random_state: Any
+
+    # -- for subclasses ---------------------------------------------------------------------------
+
+    @abstractmethod
+    def _begin(self) -> None:
+        """Set up the state for the entities in ``self._X``."""
+
+    @abstractmethod
+    def _admit(self, first: int) -> None:
+        """Make room for the entities from number ``first`` on."""
+
+    @abstractmethod
+    def _choose(self, entities: IntArray, blind: np.ndarray) -> tuple[IntArray, Any, Any]:
+        """Return prescriptions, their probabilities, and whether each is the best known.
+
+        Where ``blind``, the prescription is drawn uniformly.
+        """
+
+    @abstractmethod
+    def _learn(self, asked: Asked, realized: IntArray | None, cost: FloatArray) -> None:
+        """Take in answers; everything is as fresh as it can be made, and nothing comes twice."""
+
+    @abstractmethod
+    def _enough(self) -> bool:
+        """Whether a fit has learned what it set out to."""
+
+    @abstractmethod
+    def _conclude(self, thoroughly: bool) -> None:
+        """Set centres and labels from what is known now; ``thoroughly`` at the end of a fit."""
+
+    @abstractmethod
+    def _behaviour_changed(self, change: Change) -> None:
+        """Act on a change of behaviour."""
+
+    @abstractmethod
+    def _state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """Return the subclass's numbers and arrays, for saving."""
+
+    @abstractmethod
+    def _restore(self, numbers: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+        """Return to a saved state."""
+
+    # -- the life of a learner --------------------------------------------------------------------
+
+    def start(self, X: Any, sample_weight: Any = None) -> Learner:
+        """Begin with these entities and no knowledge; needed before the first :meth:`ask`.
+
+        Parameters
+        ----------
+        X : array of shape (n, d)
+            Entities.
+        sample_weight : array of shape (n,), optional
+            Relative weights.
+
+        Returns
+        -------
+        self
+        """
+        check_integer(self.n_clusters, "n_clusters", 1)
+        check_scalar(self.exploration, "exploration", 0, 1)
+        if self.batch_size != "auto":
+            check_integer(self.batch_size, "batch_size", 1, " or 'auto'")
+        X = check_entities(X).astype(np.float64)
+        self._cost: Cost = resolve_cost(self.metric)
+        self._cost.check(X)
+        if self.n_clusters > len(X):
+            raise ValueError(f"n_clusters={self.n_clusters} is more than the {len(X)} entities.")
+        weight = check_weights(sample_weight, len(X))
+        self._X = X
+        self._weight = np.full(len(X), 1.0) if weight is None else weight * len(X)
+        self._rng = np.random.default_rng(self.random_state)
+        self._ledger = Ledger()
+        self._monitor = Monitor(self.n_clusters)
+        self.n_features_in_ = X.shape[1]
+        self.n_interactions_ = 0
+        self.n_answers_ = 0
+        self.n_repeated_ = 0
+        self.history_: list[dict[str, float]] = []
+        self.changes_: list[Change] = []
+        self._begin()
+        return self
+
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        population: Population,
+        sample_weight: Any = None,
+        checkpoint: Any = None,
+        checkpoint_every: float = 10.0,
+        resume: bool = False,
+        on_batch: Callable[[Learner], Any] | None = None,
+    ) -> Learner:
+        """Ask, be answered, learn, until enough is known: nothing but a loop of `ask` and `tell`.
+
+        Parameters
+        ----------
+        X : array of shape (n, d)
+            Entities, numbered as the population numbers them.
+        y : ignored
+            Present by convention.
+        population : Population
+            Whoever answers.
+        sample_weight : array of shape (n,), optional
+            Relative weights.
+        checkpoint : path, optional
+            File that always holds a state to go on from.
+        checkpoint_every : float, default=10
+            Seconds between checkpoints; 0 for one after every batch.
+        resume : bool, default=False
+            Go on from ``checkpoint`` if the file is there.
+        on_batch : callable, optional
+            Called with the learner after each batch; a true result ends the fit.
+
+        Returns
+        -------
+        self
+        """
+        if resume and checkpoint is None:
+            raise ValueError("resume=True needs checkpoint=, the file to go on from.")
+        if resume and Path(checkpoint).is_file():
+            self._load(Path(checkpoint), population)
+            if self._X.shape[1] != check_entities(X).shape[1]:
+                raise ValueError(
+                    f"{checkpoint} was made with {self._X.shape[1]} columns, not {X.shape[1]}."
+                )
+        else:
+            self.start(X, sample_weight)
+        self._run(population, self._enough, checkpoint, checkpoint_every, on_batch)
+        return self
+
+    def partial_fit(
+        self,
+        X: Any = None,
+        y: Any = None,
+        *,
+        population: Population,
+        n_interactions: int | None = None,
+        sample_weight: Any = None,
+    ) -> Learner:
+        """Go on learning for some more questions, from wherever the learner stands.
+
+        Parameters
+        ----------
+        X : array of shape (n, d), optional
+            Needed in the first call; later calls ignore it (see :meth:`add_entities`).
+        y : ignored
+            Present by convention.
+        population : Population
+            Whoever answers.
+        n_interactions : int, optional
+            Questions to ask; one batch by default.
+        sample_weight : array of shape (n,), optional
+            Relative weights, in the first call.
+
+        Returns
+        -------
+        self
+        """
+        if not hasattr(self, "_X"):
+            if X is None:
+                raise ValueError("The first partial_fit needs X, the entities.")
+            self.start(X, sample_weight)
+        goal = self.n_interactions_ + (self._batch() if n_interactions is None else n_interactions)
+        self._run(population, lambda: self.n_interactions_ >= goal, limit=goal, thoroughly=False)
+        return self
+
+    def _run(
+        self,
+        population: Population,
+        enough: Callable[[], bool],
+        checkpoint: Any = None,
+        every: float = 10.0,
+        on_batch: Callable[[Learner], Any] | None = None,
+        limit: int | None = None,
+        thoroughly: bool = True,
+    ) -> None:
+        saved, silent = monotonic(), 0
+        replay = getattr(population, "replay", None)
+        self.interrupted_ = False
+        with _interruptible() as interrupted:
+            while not enough() and not interrupted:
+                n = (
+                    self._batch()
+                    if limit is None
+                    else min(self._batch(), limit - self.n_interactions_)
+                )
+                if replay is not None:
+                    asked, response = replay(n)
+                    self.n_interactions_ += n
+                else:
+                    asked = self.ask(n)
+                    response = self._answers(population, asked)
+                before = self.n_answers_
+                self.tell(asked, response)
+                silent = 0 if self.n_answers_ > before else silent + 1
+                if silent >= SILENCE:
+                    raise SilentPopulationError(
+                        f"The population answered none of the last {silent * n} questions; what "
+                        "was learned before is kept."
+                    )
+                if checkpoint is not None and monotonic() - saved >= every:
+                    self.save(checkpoint, population)
+                    saved = monotonic()
+                if on_batch is not None and on_batch(self):
+                    break
+        self.interrupted_ = bool(interrupted)
+        self._conclude(thoroughly)
+        if checkpoint is not None:
+            self.save(checkpoint, population)
+
+    def _answers(self, population: Population, asked: Prescriptions) -> Response:
+        try:
+            return population.respond(asked.entities, asked.prescribed, asked.centers)
+        except Exception as error:
+            self._conclude(thoroughly=False)
+            raise RuntimeError(
+                f"The population failed after {self.n_answers_} answers "
+                f"({type(error).__name__}: {error}); what was learned before is kept."
+            ) from error
+
+    def _batch(self) -> int:
+        return (
+            max(64, min(4096, len(self._X))) if self.batch_size == "auto" else int(self.batch_size)
+        )
+
+    # -- ask and tell -----------------------------------------------------------------------------
+
+    def ask(self, n: int | None = None) -> Prescriptions:
+        """Return prescriptions to try.
+
+        Parameters
+        ----------
+        n : int, optional
+            How many; one batch by default.
+
+        Returns
+        -------
+        Prescriptions
+            Their answers may be told late, in any order, in parts, or never.
+        """
+        self._check_started()
+        n = self._batch() if n is None else n
+        check_integer(n, "n", 1)
+        entities = self._draw_entities(n)
+        blind = self._rng.random(n) < self.exploration
+        prescribed, propensity, greedy = self._choose(entities, blind)
+        ids = self._ledger.issue(entities, prescribed, propensity, greedy, blind)
+        self.n_interactions_ += n
+        return Prescriptions(entities, prescribed, self.cluster_centers_.copy(), ids)
+
+    def _draw_entities(self, n: int) -> IntArray:
+        """Draw entities in proportion to their weights, spread evenly over a random order."""
+        order = self._rng.permutation(len(self._X))
+        total = np.cumsum(self._weight[order])
+        if not total[-1] > 0:
+            raise ValueError("There are no entities left to ask; add some.")
+        places = (np.arange(n) + self._rng.random()) / n * total[-1]
+        drawn = order[np.searchsorted(total, places, "right").clip(max=len(order) - 1)]
+        return self._rng.permutation(drawn)
+
+    def tell(self, prescriptions: Prescriptions, response: Response) -> Learner:
+        """Learn from answers.
+
+        Parameters
+        ----------
+        prescriptions : Prescriptions
+            From :meth:`ask`, all or some, in any order; or, without ``ids``, made by someone else.
+        response : Response
+            One row per prescription. Rows without an answer are passed over.
+
+        Returns
+        -------
+        self
+        """
+        self._check_started()
+        cost = np.asarray(response.cost, dtype=np.float64)
+        realized = None if response.realized is None else np.asarray(response.realized)
+        if cost.shape != (len(prescriptions),) or (
+            realized is not None and realized.shape != cost.shape
+        ):
+            raise ValueError(
+                f"{len(prescriptions)} prescriptions, but {len(response)} answers; there must be "
+                "one row for each (cost NaN where no answer came)."
+            )
+        rows = np.flatnonzero(np.isfinite(cost))
+        if realized is not None:
+            realized = realized.astype(np.int64)
+            bad = rows[(realized[rows] < 0) | (realized[rows] >= self.n_clusters)]
+            if len(bad):
+                raise ValueError(
+                    f"Answer {bad[0]} names cluster {realized[bad[0]]}; clusters are numbered 0 to "
+                    f"{self.n_clusters - 1}."
+                )
+        if prescriptions.ids is None:
+            asked = self._from_elsewhere(prescriptions, rows)
+        else:
+            new, asked = self._ledger.settle(np.asarray(prescriptions.ids)[rows])
+            self.n_repeated_ += len(rows) - len(new)
+            rows = rows[new]
+        # Those who left since they were asked are of no concern any more.
+        here = self._weight[asked.entities] > 0
+        rows, asked = rows[here], asked.take(np.flatnonzero(here))
+        if len(rows) == 0:
+            return self
+        cost, realized = cost[rows], None if realized is None else realized[rows]
+        self.n_answers_ += len(rows)
+        good = asked.greedy > 0
+        self._monitor.add_costs(cost[good], 1 / asked.propensity[good])
+        change = None
+        if realized is not None:
+            blind = asked.explored > 0
+            change = self._monitor.add_choices(
+                asked.prescribed[blind], realized[blind], self.n_answers_
+            )
+        if change is not None:
+            self.changes_.append(change)
+            self._monitor.forget_costs()
+            self._behaviour_changed(change)
+        self._learn(asked, realized, cost)
+        return self
+
+    def _from_elsewhere(self, prescriptions: Prescriptions, rows: IntArray) -> Asked:
+        entities, prescribed = prescriptions.entities[rows], prescriptions.prescribed[rows]
+        for values, name, limit in (
+            (entities, "entity", len(self._X)),
+            (prescribed, "cluster", self.n_clusters),
+        ):
+            bad = np.flatnonzero((values < 0) | (values >= limit))
+            if len(bad):
+                raise ValueError(
+                    f"There is no {name} {values[bad[0]]} (row {rows[bad[0]]}); {name} numbers go "
+                    f"from 0 to {limit - 1}."
+                )
+        ones = np.ones(len(rows), dtype=np.int8)
+        # Whoever chose these did not know what we know: for us they are as good as blind.
+        return Asked(-ones.astype(np.int64), entities, prescribed, ones * 1.0, 0 * ones, ones, ones)
+
+    def distortion_estimate(self) -> Estimate:
+        """Return the mean cost that the best known prescriptions had of late, 95 % sure.
+
+        It comes from answers alone, not from the model that was learned.
+
+        Returns
+        -------
+        Estimate
+        """
+        self._check_started()
+        return self._monitor.distortion()
+
+    # -- who comes and goes -----------------------------------------------------------------------
+
+    def add_entities(self, X: Any, sample_weight: Any = None) -> IntArray:
+        """Take in new entities, prescribed from their features until they have answered.
+
+        Parameters
+        ----------
+        X : array of shape (m, d)
+            Their features.
+        sample_weight : array of shape (m,) or number, optional
+            Weights on the scale on which the mean weight of the first entities is one.
+
+        Returns
+        -------
+        ndarray of shape (m,)
+            Their numbers.
+        """
+        self._check_started()
+        X = check_centers(X, self.n_features_in_, "X")
+        self._cost.check(X)
+        weight = (
+            np.ones(len(X))
+            if sample_weight is None
+            else np.broadcast_to(np.asarray(sample_weight, dtype=np.float64), (len(X),))
+        )
+        if not (np.isfinite(weight) & (weight >= 0)).all():
+            raise ValueError("sample_weight of new entities must be finite and not negative.")
+        first = len(self._X)
+        self._X = np.concatenate([self._X, X])
+        self._weight = np.concatenate([self._weight, weight])
+        self._admit(first)
+        return np.arange(first, len(self._X))
+
+    def remove_entities(self, entities: Any) -> Learner:
+        """Let entities go: they are not asked again and no longer count.
+
+        Parameters
+        ----------
+        entities : array of int
+            Their numbers.
+
+        Returns
+        -------
+        self
+        """
+        self._check_started()
+        numbers = np.atleast_1d(np.asarray(entities))
+        if numbers.dtype.kind not in "iu" or (numbers < 0).any() or (numbers >= len(self._X)).any():
+            raise ValueError(f"Entity numbers go from 0 to {len(self._X) - 1}, got {entities!r}.")
+        self._weight[numbers] = 0
+        return self
+
+    # -- interruption -----------------------------------------------------------------------------
+
+    def save(self, path: Any, population: Any = None) -> Path:
+        """Write everything needed to go on from here, complete or not at all.
+
+        Parameters
+        ----------
+        path : path
+            Where to; an older file is replaced.
+        population : Population, optional
+            If it has ``state_dict``, its state goes into the same file.
+
+        Returns
+        -------
+        Path
+        """
+        self._check_started()
+        numbers, arrays = self._state()
+        ledger, book = self._ledger.state()
+        monitor, watched = self._monitor.state()
+        header = {
+            "class": type(self).__name__,
+            "n_clusters": self.n_clusters,
+            "learner": numbers,
+            "ledger": ledger,
+            "monitor": monitor,
+            "rng": self._rng.bit_generator.state,
+            "counts": [self.n_interactions_, self.n_answers_, self.n_repeated_],
+            "history": self.history_,
+            "changes": [list(change) for change in self.changes_],
+            "population": population.state_dict() if hasattr(population, "state_dict") else None,
+        }
+        tensors = {"X": self._X, "weight": self._weight, "centers": self.cluster_centers_}
+        for prefix, group in (("learner", arrays), ("ledger", book), ("monitor", watched)):
+            tensors |= {f"{prefix}.{name}": value for name, value in group.items()}
+        return write_file(Path(path), tensors, "volition-learner", header)
+
+    def resume(self, path: Any, population: Any = None) -> Learner:
+        """Go on from a file that :meth:`save` wrote, in this process or another.
+
+        Parameters
+        ----------
+        path : path
+            The file.
+        population : Population, optional
+            If it has ``load_state_dict`` and its state was saved, it goes back to it.
+
+        Returns
+        -------
+        self
+        """
+        self._load(Path(path), population)
+        return self
+
+    def _load(self, path: Path, population: Any = None) -> None:
+        tensors, header = read_file(path, "volition-learner")
+        if header["class"] != type(self).__name__ or header["n_clusters"] != self.n_clusters:
+            raise ValueError(
+                f"{path} holds a {header['class']} with n_clusters={header['n_clusters']}, not a "
+                f"{type(self).__name__} with n_clusters={self.n_clusters}."
+            )
+        groups: dict[str, dict[str, np.ndarray]] = {"learner": {}, "ledger": {}, "monitor": {}}
+        for name, value in tensors.items():
+            prefix, _, rest = name.partition(".")
+            if rest:
+                groups[prefix][rest] = value.copy()
+        self.start(tensors["X"])
+        self._weight = tensors["weight"].copy()
+        self.cluster_centers_ = tensors["centers"].copy()
+        self._ledger = Ledger.restored(header["ledger"], groups["ledger"])
+        self._monitor.restore(header["monitor"], groups["monitor"])
+        self._rng.bit_generator.state = header["rng"]
+        self.n_interactions_, self.n_answers_, self.n_repeated_ = header["counts"]
+        self.history_ = header["history"]
+        self.changes_ = [Change(*values) for values in header["changes"]]
+        self._restore(header["learner"], groups["learner"])
+        if header["population"] is not None and hasattr(population, "load_state_dict"):
+            population.load_state_dict(header["population"])
+
+    def _check_started(self) -> None:
+        if not hasattr(self, "_X"):
+            raise ValueError(f"{type(self).__name__} has not begun: call start(X) or fit first.")
+
+
+@contextmanager
+def _interruptible() -> Iterator[list[bool]]:
+    """Let Ctrl-C end the loop after the batch in hand; a second one ends it at once."""
+    interrupted: list[bool] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield interrupted
+        return
+
+    def stop(number: int, frame: Any) -> None:
+        if interrupted:
+            raise KeyboardInterrupt
+        interrupted.append(True)
+
+    before = signal.signal(signal.SIGINT, stop)
+    try:
+        yield interrupted
+    finally:
+        signal.signal(signal.SIGINT, before)

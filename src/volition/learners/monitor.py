@@ -1,0 +1,158 @@
+"""What a learner knows about how it is doing: its own distortion, and whether behaviour changed.
+
+Both look only at answers whose selection cannot mislead. The distortion is the mean cost of
+prescriptions that were the best known *before* their answer came, weighted by one over the
+probability of having chosen them. Changes are looked for among blindly drawn prescriptions: as long
+as behaviour does not depend on where the centres stand, their answers have one distribution,
+whatever the learner has learned meanwhile.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.stats import hypergeom
+
+from volition.population import IntArray
+from volition.validation import FloatArray
+
+#: blindly drawn answers compared with all before them
+WINDOWS = (50, 200, 800)
+#: a look is taken after this many more
+LOOK_EVERY = 25
+#: chance of a false alarm that one blindly drawn answer may add: 0.2 % in 10,000
+FALSE_ALARM = 2e-7
+Z95 = 1.959963984540054
+
+
+class Estimate(NamedTuple):
+    """A value with its 95 % confidence interval, and the number of answers behind it."""
+
+    value: float
+    low: float
+    high: float
+    n_answers: int
+
+
+class Change(NamedTuple):
+    """A change of behaviour that was noticed.
+
+    ``what`` says where it shows: how often entities obey (all, or those prescribed one cluster), or
+    how often one cluster is realised. ``before`` and ``after`` are the two shares.
+    """
+
+    n_answers: int
+    what: str
+    before: float
+    after: float
+    p_value: float
+
+
+class Monitor:
+    """Running estimate of the distortion, and exact tests for a change of behaviour."""
+
+    def __init__(self, n_clusters: int, window: int = 5000) -> None:
+        self.costs = np.zeros((window, 2))  # cost, weight
+        self.n_costs = 0
+        self.seen = np.zeros((n_clusters, n_clusters), dtype=np.int64)
+        self.recent = np.zeros((max(WINDOWS), 2), dtype=np.int64)
+        self.n_seen = 0
+        self.n_looked = 0
+
+    def add_costs(self, cost: FloatArray, weight: FloatArray) -> None:
+        """Take in costs of prescriptions that were the best known when made."""
+        size = len(self.costs)
+        cost, weight = cost[-size:], weight[-size:]
+        slots = (self.n_costs + np.arange(len(cost))) % size
+        self.costs[slots, 0], self.costs[slots, 1] = cost, weight
+        self.n_costs += len(cost)
+
+    def distortion(self) -> Estimate:
+        """Return the mean cost of late, with its confidence interval."""
+        n = min(self.n_costs, len(self.costs))
+        if n < 2:
+            return Estimate(math.nan, math.nan, math.nan, n)
+        cost, weight = self.costs[:n].T
+        share = weight / weight.sum()
+        mean = float(share @ cost)
+        error = Z95 * math.sqrt(float(share**2 @ (cost - mean) ** 2) * n / (n - 1))
+        return Estimate(mean, mean - error, mean + error, n)
+
+    def forget_costs(self) -> None:
+        """Begin the running mean anew."""
+        self.n_costs = 0
+
+    def add_choices(
+        self, prescribed: IntArray, realized: IntArray, n_answers: int
+    ) -> Change | None:
+        """Take in blindly drawn prescriptions and what came of them; say if behaviour changed."""
+        for lo in range(0, len(prescribed), LOOK_EVERY):
+            j, k = prescribed[lo : lo + LOOK_EVERY], realized[lo : lo + LOOK_EVERY]
+            slots = (self.n_seen + np.arange(len(j))) % len(self.recent)
+            self.recent[slots, 0], self.recent[slots, 1] = j, k
+            np.add.at(self.seen, (j, k), 1)
+            self.n_seen += len(j)
+            if self.n_seen - self.n_looked >= LOOK_EVERY:
+                self.n_looked = self.n_seen
+                change = self._look(n_answers)
+                if change is not None:
+                    self._restart(change)
+                    return change
+        return None
+
+    def _look(self, n_answers: int) -> Change | None:
+        K = len(self.seen)
+        usable = [w for w in WINDOWS if self.n_seen >= 2 * w]
+        best: Change | None = None
+        limit = FALSE_ALARM * LOOK_EVERY / (len(WINDOWS) * (1 + 2 * K))
+        for window in usable:
+            slots = (self.n_seen - 1 - np.arange(window)) % len(self.recent)
+            late = np.zeros_like(self.seen)
+            np.add.at(late, (self.recent[slots, 0], self.recent[slots, 1]), 1)
+            hits, trials = _shares(late)
+            old_hits, old_trials = _shares(self.seen - late)
+            # Fisher's exact test, both sides; K clusters realised are shares of all.
+            everything = (hits + old_hits, trials + old_trials, trials)
+            law = hypergeom(everything[1], everything[0], everything[2])
+            p = np.minimum(1.0, 2 * np.minimum(law.cdf(hits), law.sf(hits - 1)))
+            worst = int(p.argmin())
+            if p[worst] < limit and (best is None or p[worst] < best.p_value):
+                before = old_hits[worst] / max(old_trials[worst], 1)
+                after = hits[worst] / max(trials[worst], 1)
+                best = Change(
+                    n_answers, _name(worst, K), float(before), float(after), float(p[worst])
+                )
+        return best
+
+    def _restart(self, change: Change) -> None:
+        """Count from the latest window on: what came before was another behaviour."""
+        self.seen[:] = 0
+        self.n_seen = self.n_looked = 0
+
+    def state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """Return numbers and arrays to be saved."""
+        numbers = {"n_costs": self.n_costs, "n_seen": self.n_seen, "n_looked": self.n_looked}
+        return numbers, {"costs": self.costs, "seen": self.seen, "recent": self.recent}
+
+    def restore(self, numbers: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+        """Return to a saved :meth:`state`."""
+        for name, value in (*numbers.items(), *arrays.items()):
+            setattr(self, name, value.copy() if isinstance(value, np.ndarray) else value)
+
+
+def _shares(table: IntArray) -> tuple[IntArray, IntArray]:
+    """Return hits and trials: obeying in all, obeying per prescribed, realised per cluster."""
+    by_prescribed, by_realized, total = table.sum(1), table.sum(0), table.sum()
+    hits = np.concatenate([[np.trace(table)], np.diag(table), by_realized])
+    trials = np.concatenate([[total], by_prescribed, np.full(len(table), total)])
+    return hits, trials
+
+
+def _name(number: int, K: int) -> str:
+    if number == 0:
+        return "how often entities obey"
+    if number <= K:
+        return f"how often entities prescribed cluster {number - 1} obey"
+    return f"how often cluster {number - 1 - K} is realised"
