@@ -113,14 +113,14 @@ def test_other_files_are_refused(tmp_path, X):
     with pytest.raises(FileNotFoundError, match="No such file"):
         load_model(tmp_path / "none")
     (tmp_path / "text").write_text("hello")
-    with pytest.raises(ValueError, match="not a model saved by volition"):
+    with pytest.raises(ValueError, match="not a file saved by volition"):
         load_model(tmp_path / "text")
     save_file({"a": np.zeros(2)}, tmp_path / "other")
-    with pytest.raises(ValueError, match="not a model saved by volition"):
+    with pytest.raises(ValueError, match="not a file saved by volition"):
         load_model(tmp_path / "other")
     header = json.dumps({"format": "volition-model", "version": 99})
     save_file({"a": np.zeros(2)}, tmp_path / "newer", metadata={"volition": header})
-    with pytest.raises(ValueError, match="version 99; this release reads"):
+    with pytest.raises(ValueError, match="version 99; 'volition-model'"):
         load_model(tmp_path / "newer")
     with pytest.raises(ValueError, match="Only a fitted model"):
         save_model(AutonomyAwareClustering(), tmp_path / "x")

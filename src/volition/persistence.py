@@ -18,12 +18,13 @@ from volition.autonomy import (
 )
 from volition.costs import METRICS, Cost, resolve_cost
 from volition.estimators import AutonomyAwareClustering
+from volition.learners import Learner, TabularClustering
 from volition.portfolio import Candidate
 from volition.schedules import Critical, Explicit, Geometric
 from volition.solvers import Armijo, FixedPoint, Gradient
 from volition.storage import read_file, write_file
 
-FORMAT = "volition-model"
+FORMAT, LEARNER = "volition-model", "volition-learner"
 
 _ARRAYS = ("cluster_centers_", "labels_", "policy_", "betas_")
 _SCALARS = (
@@ -49,7 +50,7 @@ _OBJECTS: dict[str, Any] = {
 }
 
 
-def save_model(model: AutonomyAwareClustering, path: Any) -> Path:
+def save_model(model: AutonomyAwareClustering | Learner, path: Any) -> Path:
     """Write a fitted model to one file.
 
     The file appears complete or not at all. A model whose metric or autonomy is a Python function
@@ -57,8 +58,8 @@ def save_model(model: AutonomyAwareClustering, path: Any) -> Path:
 
     Parameters
     ----------
-    model : AutonomyAwareClustering
-        A fitted model.
+    model : AutonomyAwareClustering or TabularClustering
+        A fitted model. Learners are saved with all that they need to go on.
     path : path
         Where to write; by custom ending in ``.safetensors``.
 
@@ -78,6 +79,8 @@ def save_model(model: AutonomyAwareClustering, path: Any) -> Path:
     """
     if not hasattr(model, "cluster_centers_"):
         raise ValueError("Only a fitted model can be saved; call fit first.")
+    if isinstance(model, Learner):
+        return model.save(path)
     tensors: dict[str, np.ndarray] = {}
     params = {
         name: _encode(value, f"param.{name}", tensors)
@@ -98,7 +101,9 @@ def save_model(model: AutonomyAwareClustering, path: Any) -> Path:
     return write_file(Path(path), tensors, FORMAT, header)
 
 
-def load_model(path: Any, *, autonomy: Any = None, metric: Any = None) -> AutonomyAwareClustering:
+def load_model(
+    path: Any, *, autonomy: Any = None, metric: Any = None
+) -> AutonomyAwareClustering | Learner:
     """Read a model that :func:`save_model` wrote. Nothing in the file is executed.
 
     Parameters
@@ -112,14 +117,16 @@ def load_model(path: Any, *, autonomy: Any = None, metric: Any = None) -> Autono
 
     Returns
     -------
-    AutonomyAwareClustering
+    AutonomyAwareClustering or TabularClustering
 
     Examples
     --------
     See :func:`save_model`.
     """
     path = Path(path)
-    tensors, header = read_file(path, FORMAT)
+    tensors, header = read_file(path, FORMAT, LEARNER)
+    if header["format"] == LEARNER:
+        return TabularClustering.from_file(path, metric=metric)
     given = {"autonomy": autonomy, "metric": metric}
     for name, value in given.items():
         saved = header["params"][name]

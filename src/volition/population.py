@@ -147,7 +147,7 @@ class SimulatedPopulation:
     >>> people = SimulatedPopulation(X, DistanceAutonomy(0.5), random_state=0)
     >>> answer = people.respond([0, 0, 2], [0, 0, 1], [[0.0], [9.0]])
     >>> answer.realized.tolist(), answer.cost.tolist()
-    ([1, 0, 1], [81.0, 0.0, 0.0])
+    ([1, 0, 0], [81.0, 0.0, 81.0])
     >>> people.n_interactions
     3
     """
@@ -281,6 +281,10 @@ class SimulatedPopulation:
             chunk = Chunk(X[mine], none, D[mine], slice(0, len(mine)), int(g))
             p[mine] = model.transition(chunk, y, self._cost).conditional(j[mine]).numpy()
         return p
+
+    def reseed(self, seed: int) -> None:
+        """Draw as if made anew with this ``random_state``; the count of interactions goes on."""
+        self._rng = np.random.default_rng(seed)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what is needed to go on from here, as JSON can hold it."""

@@ -49,7 +49,7 @@ def write_file(
     return path
 
 
-def read_file(path: Path, kind: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+def read_file(path: Path, *kinds: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Return the arrays and the header of a file that :func:`write_file` wrote."""
     if not path.is_file():
         raise FileNotFoundError(f"No such file: {path}.")
@@ -60,9 +60,9 @@ def read_file(path: Path, kind: str) -> tuple[dict[str, np.ndarray], dict[str, A
         header = json.loads(metadata["volition"])
     except (SafetensorError, KeyError, ValueError) as error:
         raise ValueError(f"{path} is not a file saved by volition ({error}).") from None
-    if header.get("format") != kind or header.get("version") != VERSION:
+    if header.get("format") not in kinds or header.get("version") != VERSION:
         raise ValueError(
             f"{path} has format {header.get('format')!r}, version {header.get('version')!r}; "
-            f"this release reads {kind!r}, version {VERSION}."
+            f"{' or '.join(map(repr, kinds))}, version {VERSION}, is what can be read here."
         )
     return tensors, header

@@ -7,6 +7,7 @@ import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -474,6 +475,7 @@ class Learner(ClusterMixin, BaseEstimator):
         header = {
             "class": type(self).__name__,
             "n_clusters": self.n_clusters,
+            "params": {name: _plain(value) for name, value in self.get_params(False).items()},
             "learner": numbers,
             "ledger": ledger,
             "monitor": monitor,
@@ -533,6 +535,13 @@ class Learner(ClusterMixin, BaseEstimator):
     def _check_started(self) -> None:
         if not hasattr(self, "_X"):
             raise ValueError(f"{type(self).__name__} has not begun: call start(X) or fit first.")
+
+
+def _plain(value: Any) -> Any:
+    """Return a parameter as JSON can hold it; None for what belongs to the run, not the model."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    return value if isinstance(value, int | float | str) else None
 
 
 @contextmanager

@@ -40,7 +40,8 @@ class Change(NamedTuple):
     """A change of behaviour that was noticed.
 
     ``what`` says where it shows: how often entities obey (all, or those prescribed one cluster), or
-    how often one cluster is realised. ``before`` and ``after`` are the two shares.
+    how often one cluster is realised. ``before`` and ``after`` are the two shares. The tables count
+    blindly drawn answers by prescribed (row) and realised cluster, before and in the latest window.
     """
 
     n_answers: int
@@ -48,6 +49,8 @@ class Change(NamedTuple):
     before: float
     after: float
     p_value: float
+    table_before: list[list[int]]
+    table_after: list[list[int]]
 
 
 class Monitor:
@@ -98,7 +101,9 @@ class Monitor:
                 self.n_looked = self.n_seen
                 change = self._look(n_answers)
                 if change is not None:
-                    self._restart(change)
+                    # What came before was another behaviour.
+                    self.seen[:] = 0
+                    self.n_seen = self.n_looked = 0
                     return change
         return None
 
@@ -121,15 +126,10 @@ class Monitor:
             if p[worst] < limit and (best is None or p[worst] < best.p_value):
                 before = old_hits[worst] / max(old_trials[worst], 1)
                 after = hits[worst] / max(trials[worst], 1)
-                best = Change(
-                    n_answers, _name(worst, K), float(before), float(after), float(p[worst])
-                )
+                tables = (self.seen - late).tolist(), late.tolist()
+                numbers = float(before), float(after), float(p[worst])
+                best = Change(n_answers, _name(worst, K), *numbers, *tables)
         return best
-
-    def _restart(self, change: Change) -> None:
-        """Count from the latest window on: what came before was another behaviour."""
-        self.seen[:] = 0
-        self.n_seen = self.n_looked = 0
 
     def state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """Return numbers and arrays to be saved."""

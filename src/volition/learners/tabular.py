@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from volition.population import IntArray, Population
 from volition.problem import Problem
 from volition.schedules import Geometric
 from volition.solvers import Gradient
+from volition.storage import read_file
 from volition.validation import FloatArray, check_entities, check_integer, check_scalar
 
 #: how many answers of an entity everybody's answers are worth: the candidates
@@ -164,6 +166,34 @@ class TabularClustering(Learner):
         self.q_step = q_step
         self.center_step = center_step
         self.random_state = random_state
+
+    @classmethod
+    def from_file(cls, path: Any, *, metric: Any = None) -> TabularClustering:
+        """Return the learner that `save` wrote, ready to go on.
+
+        Parameters
+        ----------
+        path : path
+            The file.
+        metric : callable or Cost, optional
+            Needed if the metric is a Python function, which is not stored.
+
+        Returns
+        -------
+        TabularClustering
+        """
+        params = read_file(Path(path), "volition-learner")[1]["params"]
+        for name in ("q_step", "center_step"):
+            params[name] = params[name] and RobbinsMonro(**params[name])
+        if params["metric"] is None and metric is None:
+            raise ValueError(
+                f"{path} was made with a Python function as metric, which is not stored in the "
+                "file; give it as metric=."
+            )
+        params["metric"] = params["metric"] or metric
+        learner = cls(**params)
+        learner.resume(path)
+        return learner
 
     # -- beginning --------------------------------------------------------------------------------
 
