@@ -1,4 +1,4 @@
-"""The command line: ``volition demo``, ``volition fit`` and ``volition phase``."""
+"""The command line: ``volition demo``, ``fit``, ``phase`` and ``learn``."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from rich.table import Table as RichTable
 
 import volition
 from volition.autonomy import Autonomy, DistanceAutonomy, FixedAutonomy, Passive
+from volition.cli_learn import learn
 from volition.costs import METRICS, resolve_cost
 from volition.datasets import load_four_groups
 from volition.estimators import AutonomyAwareClustering
@@ -28,8 +29,8 @@ from volition.tables import (
     Table,
     check_writable,
     output_folder,
+    read_entities,
     read_matrix,
-    read_table,
     write_csv,
 )
 
@@ -152,7 +153,7 @@ def fit(
     obeyed, numbered by position, each entity prescribed its nearest, judged with autonomy.
     """
     check_writable(out)
-    table = _entities(file, columns, weight, id_column, metric)
+    table = read_entities(file, columns, weight, id_column, metric)
     model = AutonomyAwareClustering(
         clusters,
         autonomy=_autonomy(kappa, gamma, zeta, temperature, autonomy),
@@ -193,7 +194,7 @@ def phase(
     if most < 1:
         raise ValueError(f"--max-clusters must be an integer >= 1, got {most}.")
     check_writable(out)
-    table = _entities(file, columns, weight, None, metric)
+    table = read_entities(file, columns, weight, None, metric)
     chosen = _autonomy(kappa, gamma, zeta, temperature, autonomy)
     console = Console(highlight=False, soft_wrap=True, markup=False)
     shown = Console(stderr=True) if not quiet and sys.stderr.isatty() else Console(quiet=True)
@@ -270,19 +271,6 @@ def _write_phase(
     title = f"{Path(summary['source']).name}, {summary['autonomy']}"
     figure = _plotting().plot_phase(problem, suggestion.path, title)
     figure.savefig(folder / "phase.png", dpi=140)
-
-
-def _entities(
-    file: Path, columns: str | None, weight: str | None, id_column: str | None, metric: str
-) -> Table:
-    names = [name.strip() for name in columns.split(",")] if columns else None
-    table = read_table(file, names, weight, id_column)
-    if "haversine" in metric and table.columns[0].lower().startswith(("lon", "lng")):
-        raise ValueError(
-            f"metric '{metric}' takes latitude first, then longitude; got columns "
-            f"{','.join(table.columns)}. Say --columns with latitude first."
-        )
-    return table
 
 
 def _autonomy(
@@ -450,6 +438,9 @@ def _print(console: Console, summary: dict[str, Any], out: Path) -> None:
     console.print(table)
     files = "centers.csv, assignments.csv, summary.json, clusters.png, model.safetensors"
     console.print(f"Results in {out}/: {files}")
+
+
+app.command()(learn)
 
 
 def main() -> None:

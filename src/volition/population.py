@@ -321,6 +321,8 @@ class LoggedPopulation:
         Cost of being served; logged costs must agree with it.
     tolerance : float, default=1e-6
         By how much, relative to the mean logged cost, a cost may differ from the geometry's.
+    lines : sequence of int, optional
+        Line of the file that each record comes from, for error messages.
 
     Examples
     --------
@@ -337,6 +339,7 @@ class LoggedPopulation:
     entity_ids: Any = None
     metric: Any = "sqeuclidean"
     tolerance: float = 1e-6
+    lines: Any = None
     n_interactions: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
@@ -360,6 +363,9 @@ class LoggedPopulation:
     def __len__(self) -> int:
         return len(self.entities)
 
+    def _at(self, row: int) -> str:
+        return f"row {row}" if self.lines is None else f"line {self.lines[row]}"
+
     def _numbers_of(self, entity: Any) -> IntArray:
         ids = range(len(self.X)) if self.entity_ids is None else list(self.entity_ids)
         if len(ids) != len(self.X):
@@ -369,7 +375,7 @@ class LoggedPopulation:
         for row, name in enumerate(entity.tolist()):
             if name not in number:
                 raise ValueError(
-                    f"The log names entity {name!r} at row {row}, which is not among the "
+                    f"The log names entity {name!r} at {self._at(row)}, which is not among the "
                     f"{len(self.X)} entities."
                 )
             out[row] = number[name]
@@ -386,8 +392,8 @@ class LoggedPopulation:
         )
         if len(bad):
             raise ValueError(
-                f"The log has {name} cluster {numbers[bad[0]]!s} at row {bad[0]}; clusters are "
-                f"numbered 0 to {K - 1}."
+                f"The log has {name} cluster {numbers[bad[0]]!s} at {self._at(bad[0])}; clusters "
+                f"are numbered 0 to {K - 1}."
             )
         return numbers.astype(np.int64)
 
@@ -399,8 +405,8 @@ class LoggedPopulation:
         if len(late):
             row = int(late[0]) + 1
             raise ValueError(
-                f"The log's timestamp at row {row} ({times[row]!s}) is before the one above it "
-                f"({times[row - 1]!s}); sort the log by time."
+                f"The log's timestamp at {self._at(row)} ({times[row]!s}) is before the one above "
+                f"it ({times[row - 1]!s}); sort the log by time."
             )
 
     def _check_costs(self, cost: Any) -> None:
@@ -415,7 +421,7 @@ class LoggedPopulation:
         if len(off):
             row = int(off[0])
             raise ValueError(
-                f"The log's cost at row {row} is {cost[row]:g}, but entity "
+                f"The log's cost at {self._at(row)} is {cost[row]:g}, but entity "
                 f"{int(self.entities[row])} is {true[row]:g} from cluster "
                 f"{int(self.realized[row])}; check centers, metric and the order of entities "
                 f"({len(off)} such row{'s' if len(off) > 1 else ''})."

@@ -72,6 +72,47 @@ def read_table(
     )
 
 
+def read_log(path: Path) -> tuple[dict[str, Any], list[int]]:
+    """Read a log of answers: its columns, numbers where they must be, and the lines of the file.
+
+    Columns: entity (as text), prescribed and realized (or realised); cost and timestamp if there.
+    """
+    if not path.is_file():
+        raise ValueError(f"No such file: {path}.")
+    read = _read_parquet if path.suffix.lower() in (".parquet", ".pq") else _read_csv
+    header, cells, lines = read(path)
+    names = {"realised": "realized"}
+    cells = {names.get(name, name): cells[name] for name in header}
+    for name in ("entity", "prescribed", "realized"):
+        if name not in cells:
+            raise ValueError(f"{path} has no column '{name}'; it has {', '.join(header)}.")
+    if not lines:
+        raise ValueError(f"{path} has a header but no rows.")
+    columns: dict[str, Any] = {"entity": np.array([str(v) for v in cells["entity"]], dtype=object)}
+    for name in ("prescribed", "realized", "cost"):
+        if name in cells:
+            columns[name] = _numbers(cells[name], name, path, lines)
+    if "timestamp" in cells:
+        times = cells["timestamp"]
+        plain = all(_is_number(str(v)) for v in times)
+        columns["timestamp"] = np.array([float(v) if plain else str(v) for v in times])
+    return columns, lines
+
+
+def read_entities(
+    path: Path, columns: str | None, weight: str | None, id_column: str | None, metric: str
+) -> Table:
+    """Read entities as the command line names them, ``columns`` as a,b,c."""
+    names = [name.strip() for name in columns.split(",")] if columns else None
+    table = read_table(path, names, weight, id_column)
+    if "haversine" in metric and table.columns[0].lower().startswith(("lon", "lng")):
+        raise ValueError(
+            f"metric '{metric}' takes latitude first, then longitude; got columns "
+            f"{','.join(table.columns)}. Say --columns with latitude first."
+        )
+    return table
+
+
 def _rows_of(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Yield line number and cells of each line that is not blank; find out the delimiter."""
     try:
@@ -154,7 +195,7 @@ def _numbers(cells: Sequence[Any], name: str, path: Path, lines: list[int]) -> F
         shown = "an empty cell" if cell is None or str(cell).strip() == "" else repr(cell)
         raise ValueError(
             f"{path}, line {line}, column '{name}': {shown} is not a finite number; choose numeric "
-            "columns with --columns, or mend the file."
+            "columns, or mend the file."
         )
     return values
 

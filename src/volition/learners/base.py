@@ -363,7 +363,7 @@ class Learner(ClusterMixin, BaseEstimator):
         if realized is not None:
             blind = asked.explored > 0
             change = self._monitor.add_choices(
-                asked.prescribed[blind], realized[blind], self.n_answers_
+                asked.prescribed[blind], realized[blind], (self.n_interactions_, self.n_answers_)
             )
         if change is not None:
             self.changes_.append(change)

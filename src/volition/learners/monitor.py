@@ -24,6 +24,8 @@ WINDOWS = (50, 200, 800)
 LOOK_EVERY = 25
 #: chance of a false alarm that one blindly drawn answer may add: 0.2 % in 10,000
 FALSE_ALARM = 2e-7
+#: standard deviations below which no p-value can be small enough
+FAR = 3.5
 Z95 = 1.959963984540054
 
 
@@ -44,6 +46,7 @@ class Change(NamedTuple):
     blindly drawn answers by prescribed (row) and realised cluster, before and in the latest window.
     """
 
+    n_interactions: int
     n_answers: int
     what: str
     before: float
@@ -88,9 +91,12 @@ class Monitor:
         self.n_costs = 0
 
     def add_choices(
-        self, prescribed: IntArray, realized: IntArray, n_answers: int
+        self, prescribed: IntArray, realized: IntArray, when: tuple[int, int]
     ) -> Change | None:
-        """Take in blindly drawn prescriptions and what came of them; say if behaviour changed."""
+        """Take in blindly drawn prescriptions and what came of them; say if behaviour changed.
+
+        ``when`` is the number of interactions and of answers so far.
+        """
         for lo in range(0, len(prescribed), LOOK_EVERY):
             j, k = prescribed[lo : lo + LOOK_EVERY], realized[lo : lo + LOOK_EVERY]
             slots = (self.n_seen + np.arange(len(j))) % len(self.recent)
@@ -99,7 +105,7 @@ class Monitor:
             self.n_seen += len(j)
             if self.n_seen - self.n_looked >= LOOK_EVERY:
                 self.n_looked = self.n_seen
-                change = self._look(n_answers)
+                change = self._look(when)
                 if change is not None:
                     # What came before was another behaviour.
                     self.seen[:] = 0
@@ -107,7 +113,7 @@ class Monitor:
                     return change
         return None
 
-    def _look(self, n_answers: int) -> Change | None:
+    def _look(self, when: tuple[int, int]) -> Change | None:
         K = len(self.seen)
         usable = [w for w in WINDOWS if self.n_seen >= 2 * w]
         best: Change | None = None
@@ -118,17 +124,24 @@ class Monitor:
             np.add.at(late, (self.recent[slots, 0], self.recent[slots, 1]), 1)
             hits, trials = _shares(late)
             old_hits, old_trials = _shares(self.seen - late)
-            # Fisher's exact test, both sides; K clusters realised are shares of all.
-            everything = (hits + old_hits, trials + old_trials, trials)
-            law = hypergeom(everything[1], everything[0], everything[2])
-            p = np.minimum(1.0, 2 * np.minimum(law.cdf(hits), law.sf(hits - 1)))
+            all_hits, all_trials = hits + old_hits, trials + old_trials
+            # Most looks show nothing: only what is far off is worth an exact test.
+            share = all_hits / np.maximum(all_trials, 1)
+            spread = np.sqrt(trials * share * (1 - share) * old_trials / np.maximum(all_trials, 1))
+            far = np.flatnonzero(np.abs(hits - trials * share) > FAR * np.maximum(spread, 1e-12))
+            if len(far) == 0:
+                continue
+            # Fisher's exact test, both sides.
+            law = hypergeom(all_trials[far], all_hits[far], trials[far])
+            p = np.ones(len(hits))
+            p[far] = np.minimum(1.0, 2 * np.minimum(law.cdf(hits[far]), law.sf(hits[far] - 1)))
             worst = int(p.argmin())
             if p[worst] < limit and (best is None or p[worst] < best.p_value):
                 before = old_hits[worst] / max(old_trials[worst], 1)
                 after = hits[worst] / max(trials[worst], 1)
                 tables = (self.seen - late).tolist(), late.tolist()
                 numbers = float(before), float(after), float(p[worst])
-                best = Change(n_answers, _name(worst, K), *numbers, *tables)
+                best = Change(*when, _name(worst, K), *numbers, *tables)
         return best
 
     def state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.optimize import linear_sum_assignment
 
 from volition.annealing import anneal
 from volition.autonomy import RowAutonomy
@@ -31,7 +32,7 @@ from volition.storage import read_file
 from volition.validation import FloatArray, check_entities, check_integer, check_scalar
 
 #: how many answers of an entity everybody's answers are worth: the candidates
-LIKENESS = np.array([0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 1000.0])
+LIKENESS = np.array([0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 1000.0, 10000.0])
 #: the centres are annealed anew when answers have grown by this factor; between, only improved
 GROWTH = 1.5
 #: share of the data's spread by which a centre moves before past costs no longer speak for it
@@ -276,7 +277,8 @@ class TabularClustering(Learner):
     @property
     def likeness_(self) -> float:
         """How many answers of its own everybody's answers are worth to an entity."""
-        return float(LIKENESS[int(self._evidence.argmax())])
+        # Without evidence everybody counts as like everybody else.
+        return float(LIKENESS[::-1][int(self._evidence[::-1].argmax())])
 
     def _expected(self, rows: Any, D: FloatArray, likeness: float | None = None) -> FloatArray:
         """Return the expected costs q(i, j) of some entities, (m, K)."""
@@ -417,7 +419,8 @@ class TabularClustering(Learner):
         """Take new centres if they are better for what is known, by more than a share."""
         if model.distortion(centers) >= (1 - gain) * model.distortion(self.cluster_centers_):
             return
-        if np.abs(centers - self.cluster_centers_).max() > MOVED * self._scale:
+        far = np.linalg.norm(centers[:, None] - self.cluster_centers_[None], axis=2)
+        if far[linear_sum_assignment(far)].max() > MOVED * self._scale:
             self._monitor.forget_costs()  # of another placement
         self.cluster_centers_ = np.array(centers, dtype=np.float64)
 
@@ -517,6 +520,11 @@ class TabularClustering(Learner):
         if self._by_choices and self.n_answers_ and thoroughly:
             self._anneal(float(self._table.sum()) / self._unit)
         self._relabel()
+
+    def expected_costs(self) -> FloatArray:
+        """Return what is known about the expected cost of prescribing j to i, shape (n, K)."""
+        self._check_started()
+        return self._expected(slice(None), self._distances())
 
     def predict(self, X: Any) -> IntArray:
         """Return the best prescription for entities of which only the features are known.

@@ -1,6 +1,7 @@
 """Pictures, in scikit-learn's Display convention: ``SomeDisplay.from_estimator(...)``."""
 
 from volition.plotting.clustering import ClusteringDisplay, plot_comparison
+from volition.plotting.learning import plot_change, plot_costs, plot_learning
 from volition.plotting.phase import (
     animate,
     plot_moves,
@@ -13,7 +14,10 @@ from volition.plotting.phase import (
 __all__ = [
     "ClusteringDisplay",
     "animate",
+    "plot_change",
     "plot_comparison",
+    "plot_costs",
+    "plot_learning",
     "plot_moves",
     "plot_numbers",
     "plot_persistence",

@@ -1,0 +1,447 @@
+"""``volition learn``: learn from a simulated population or a log, and keep what was learned."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table as RichTable
+
+import volition
+from volition.autonomy import Autonomy, DistanceAutonomy, FixedAutonomy, Passive
+from volition.datasets import load_four_groups, make_city
+from volition.estimators import AutonomyAwareClustering
+from volition.learners import Learner, TabularClustering
+from volition.metrics import distortion
+from volition.population import LoggedPopulation, SimulatedPopulation
+from volition.tables import (
+    Table,
+    check_writable,
+    output_folder,
+    read_entities,
+    read_log,
+    read_matrix,
+    read_table,
+    write_csv,
+)
+
+STATE = "state.safetensors"
+SHAPE = ("kappa", "gamma", "zeta", "temperature")
+
+
+@dataclass
+class Source:
+    """Who answers, and what is known about them."""
+
+    population: Any
+    table: Table
+    metric: str
+    name: str
+    n_clusters: int | None = None
+    #: known models by the interaction from which on they hold; empty for a log
+    models: dict[int, Autonomy] = field(default_factory=dict)
+
+
+def learn(
+    population: Annotated[
+        Path | None,
+        typer.Option(help="Simulated population: a TOML file, see the README. Or --log."),
+    ] = None,
+    log: Annotated[
+        Path | None,
+        typer.Option(
+            help="Recorded answers: CSV or Parquet with columns entity, prescribed, realized "
+            "[, cost, timestamp]. Needs --entities and --centers."
+        ),
+    ] = None,
+    clusters: Annotated[
+        int | None, typer.Option("--clusters", "-k", help="Number of centres K.")
+    ] = None,
+    entities: Annotated[
+        Path | None, typer.Option(help="With --log: table of entities, CSV or Parquet.")
+    ] = None,
+    centers: Annotated[
+        Path | None,
+        typer.Option(help="With --log: table of the centres while it was recorded, in order."),
+    ] = None,
+    columns: Annotated[
+        str | None, typer.Option(help="With --log: coordinates, as a,b,c. Default: all.")
+    ] = None,
+    id_column: Annotated[
+        str | None,
+        typer.Option("--id", help="With --log: column that names the entities. Default: 0, 1, ..."),
+    ] = None,
+    metric: Annotated[str, typer.Option(help="With --log: cost.")] = "sqeuclidean",
+    interactions: Annotated[
+        int | None,
+        typer.Option(help="Questions to ask at most. Default: 100 per entity and centre."),
+    ] = None,
+    estimate: Annotated[
+        str, typer.Option(help="Table kept per entity: choices, or costs as in the paper.")
+    ] = "choices",
+    tol: Annotated[
+        float,
+        typer.Option(help="Stop once not knowing more is believed to cost less than this share."),
+    ] = 0.003,
+    exploration: Annotated[float, typer.Option(help="Share of blind prescriptions.")] = 0.1,
+    forgetting: Annotated[
+        float, typer.Option(help="One over the answers after which an answer's weight is 1/e.")
+    ] = 0.0,
+    resume: Annotated[
+        bool, typer.Option("--resume", help=f"Go on from {STATE} in the output folder.")
+    ] = False,
+    out: Annotated[
+        Path, typer.Option("--out", help="Folder for the results; made if missing.")
+    ] = Path("volition-learned"),
+    seed: Annotated[int, typer.Option("--seed", help="Seed of everything random.")] = 0,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No live display.")] = False,
+) -> None:
+    """Learn centres and prescriptions from answers, when nobody knows how entities override.
+
+    Ctrl-C ends it early and keeps what was learned. Writes centers.csv, assignments.csv,
+    history.csv, summary.json, learning.png, one change-N.png per change of behaviour, and
+    state.safetensors, from which --resume goes on.
+    """
+    if (population is None) == (log is None):
+        raise ValueError("Give --population FILE.toml or --log FILE.csv, one of the two.")
+    check_writable(out)
+    if log is not None:
+        source = _logged(log, entities, centers, columns, id_column, metric)
+    else:
+        source = read_population(population, seed)  # type: ignore[arg-type]
+    K = source.n_clusters if clusters is None else clusters
+    if K is None:
+        raise ValueError("--clusters is needed: the number of centres.")
+    if source.n_clusters not in (None, K):
+        raise ValueError(f"--clusters {K}, but there are {source.n_clusters} centres in the files.")
+    model = TabularClustering(
+        K,
+        metric=source.metric,
+        estimate=estimate,
+        n_interactions="auto" if interactions is None else interactions,
+        tol=tol,
+        exploration=exploration,
+        forgetting=forgetting,
+        random_state=seed,
+    )
+    if resume and not (out / STATE).is_file():
+        raise ValueError(f"There is no {out / STATE} to resume from.")
+    out.mkdir(parents=True, exist_ok=True)
+    console = Console(highlight=False, soft_wrap=True, markup=False)
+    _note_assumption(console, source)
+    began = perf_counter()
+    failure: Exception | None = None
+    with _display(quiet, model) as update:
+        try:
+            model.fit(
+                source.table.values,
+                population=source.population,
+                sample_weight=source.table.weight,
+                checkpoint=out / STATE,
+                resume=resume,
+                on_batch=update,
+            )
+        except RuntimeError as error:
+            if not getattr(model, "n_answers_", 0):
+                raise ValueError(str(error)) from None
+            failure = error
+    if not model.n_answers_:
+        out_is_empty = not any(out.iterdir())
+        if out_is_empty:
+            out.rmdir()
+        raise ValueError("Stopped before the first answer; nothing was learned.")
+    summary = _summary(model, source, perf_counter() - began, seed)
+    with output_folder(out) as folder:
+        _write(model, source, summary, folder)
+        model.save(folder / STATE, source.population)
+    _print(console, model, summary, out)
+    if failure is not None:
+        raise ValueError(f"{failure} Results so far are in {out}/.")
+
+
+def _note_assumption(console: Console, source: Source) -> None:
+    moving = [m for m in source.models.values() if m.depends_on_centers]
+    if moving:
+        console.print(
+            f"Note: {moving[0]!r} depends on where the centres stand; a table per entity assumes "
+            "that it does not, and learns behaviour at the centres of the day."
+        )
+
+
+# -- who answers ----------------------------------------------------------------------------------
+
+
+def read_population(path: Path, seed: int) -> Source:
+    """Read a simulated population from a TOML file."""
+    if not path.is_file():
+        raise ValueError(f"No such file: {path}.")
+    try:
+        spec = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not a TOML file: {error}.") from None
+    _known(spec, {"entities", "autonomy", "answers", "changes"}, path, "top level")
+    people = spec.get("entities", {})
+    _known(
+        people, {"file", "dataset", "n", "columns", "weight", "id", "metric"}, path, "[entities]"
+    )
+    metric = people.get("metric", "sqeuclidean")
+    table = _people(people, metric, path)
+    answers = spec.get("answers", {})
+    _known(answers, {"loss"}, path, "[answers]")
+    models = {0: _model(spec.get("autonomy", {}), path, "[autonomy]")}
+    for number, change in enumerate(spec.get("changes", [])):
+        where = f"[[changes]] number {number + 1}"
+        if not isinstance(change.get("at"), int):
+            raise ValueError(f"{path}, {where}: 'at' must be the interaction, a whole number.")
+        model = {name: value for name, value in change.items() if name != "at"}
+        models[change["at"]] = _model(model, path, where)
+    try:
+        population = SimulatedPopulation(
+            table.values,
+            models[0],
+            metric=metric,
+            loss=answers.get("loss", 0.0),
+            changes={at: model for at, model in models.items() if at},
+            random_state=seed + 1,
+        )
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    sizes = {m.n_clusters for m in models.values() if isinstance(m, FixedAutonomy)}
+    if len(sizes) > 1:
+        raise ValueError(f"{path}: the autonomy matrices differ in size: {sorted(sizes)}.")
+    return Source(population, table, metric, path.name, sizes.pop() if sizes else None, models)
+
+
+def _known(table: Any, allowed: set[str], path: Path, where: str) -> None:
+    if not isinstance(table, dict):
+        raise ValueError(f"{path}, {where} must be a table.")
+    for name in table:
+        if name not in allowed:
+            raise ValueError(
+                f"{path}, {where}: unknown key '{name}'; allowed: {', '.join(sorted(allowed))}."
+            )
+
+
+def _people(spec: dict[str, Any], metric: str, path: Path) -> Table:
+    if ("file" in spec) == ("dataset" in spec):
+        raise ValueError(f"{path}, [entities]: give 'file' or 'dataset', one of the two.")
+    if "file" in spec:
+        columns = spec.get("columns")
+        names = ",".join(columns) if isinstance(columns, list) else columns
+        file = path.parent / spec["file"]
+        return read_entities(file, names, spec.get("weight"), spec.get("id"), metric)
+    name = spec["dataset"]
+    if name == "four_groups":
+        return Table(["x", "y"], load_four_groups().data, None, None)
+    if name == "city":
+        return Table(["x", "y"], make_city(int(spec.get("n", 2000)), random_state=0), None, None)
+    raise ValueError(f"{path}, [entities]: dataset must be 'four_groups' or 'city', got {name!r}.")
+
+
+def _model(spec: dict[str, Any], path: Path, where: str) -> Autonomy:
+    _known(spec, {*SHAPE, "matrix"}, path, where)
+    try:
+        if "matrix" in spec:
+            if len(spec) > 1:
+                raise ValueError("give 'matrix' or 'kappa', not both.")
+            matrix = spec["matrix"]
+            file = isinstance(matrix, str)
+            return FixedAutonomy(read_matrix(path.parent / matrix) if file else matrix)
+        if not spec:
+            return Passive()
+        if "kappa" not in spec:
+            raise ValueError(f"'{next(iter(spec))}' needs 'kappa', the probability to override.")
+        return DistanceAutonomy(**spec)
+    except ValueError as error:
+        raise ValueError(f"{path}, {where}: {error}") from None
+
+
+def _logged(
+    log: Path,
+    entities: Path | None,
+    centers: Path | None,
+    columns: str | None,
+    id_column: str | None,
+    metric: str,
+) -> Source:
+    if entities is None or centers is None:
+        raise ValueError("--log needs --entities FILE and --centers FILE.")
+    table = read_entities(entities, columns, None, id_column, metric)
+    header = read_table(centers)
+    missing = [name for name in table.columns if name not in header.columns]
+    if missing:
+        raise ValueError(
+            f"{centers} has no column '{missing[0]}'; it has {', '.join(header.columns)}."
+        )
+    Y = read_table(centers, table.columns).values
+    records, lines = read_log(log)
+    ids = [str(i) for i in range(len(table.values))] if table.ids is None else table.ids
+    try:
+        people = LoggedPopulation(
+            records, table.values, Y, entity_ids=ids, metric=metric, lines=lines
+        )
+    except ValueError as error:
+        raise ValueError(f"{log}: {error}") from None
+    return Source(people, table, metric, log.name, len(Y))
+
+
+# -- while it runs --------------------------------------------------------------------------------
+
+
+@contextmanager
+def _display(quiet: bool, model: TabularClustering) -> Iterator[Any]:
+    """Give a function that shows where a learner has got to."""
+    shown = Console(stderr=True)
+    if quiet or not sys.stderr.isatty():
+        yield None
+        return
+    progress = Progress(
+        TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), console=shown
+    )
+    with progress:
+        task = progress.add_task("asking", total=None)
+
+        def update(learner: Learner) -> None:
+            estimate = learner.distortion_estimate()
+            seen = "" if np.isnan(estimate.value) else f", distortion {_interval(estimate)}"
+            changes = f", {len(learner.changes_)} changes" if learner.changes_ else ""
+            progress.update(
+                task,
+                description=f"beta {model.beta_:.3g}, {learner.n_interactions_} interactions"
+                f"{seen}{changes}",
+                completed=learner.n_interactions_,
+                total=model._budget,
+            )
+
+        yield update
+
+
+def _interval(estimate: Any) -> str:
+    return f"{estimate.value:.4g} ± {estimate.high - estimate.value:.2g}"
+
+
+# -- results --------------------------------------------------------------------------------------
+
+
+def _summary(model: TabularClustering, source: Source, seconds: float, seed: int) -> dict[str, Any]:
+    estimate = model.distortion_estimate()
+    summary: dict[str, Any] = {
+        "volition": volition.__version__,
+        "source": source.name,
+        "n_entities": len(source.table.values),
+        "n_clusters": model.n_clusters,
+        "columns": source.table.columns,
+        "metric": source.metric,
+        "estimate": model.estimate,
+        "n_interactions": model.n_interactions_,
+        "n_answers": model.n_answers_,
+        "distortion_by_table": model.distortion_,
+        "distortion_by_answers": None if np.isnan(estimate.value) else estimate._asdict(),
+        "expected_regret": None if np.isnan(model.regret()) else model.regret(),
+        "changes": [change._asdict() for change in model.changes_],
+        "interrupted": model.interrupted_,
+        "seconds": round(seconds, 3),
+        "seed": seed,
+    }
+    if source.models:
+        past = [at for at in sorted(source.models) if at < max(1, model.n_interactions_)]
+        truth = source.models[past[-1]]
+        X, weight = source.table.values, source.table.weight
+        known = {"metric": source.metric, "sample_weight": weight}
+        summary["true_distortion"] = distortion(
+            X, model.cluster_centers_, truth, model.labels_, **known
+        )
+        summary["optimum_for_known_p"] = [
+            [at, _optimum(source.models[at], source, model.n_clusters)] for at in past
+        ]
+        best = summary["optimum_for_known_p"][-1][1]
+        summary["gap_percent"] = 100 * (summary["true_distortion"] / best - 1) if best else None
+    return summary
+
+
+def _optimum(autonomy: Autonomy, source: Source, K: int) -> float:
+    best = AutonomyAwareClustering(
+        K, autonomy=autonomy, metric=source.metric, random_state=0, time_budget=30
+    )
+    best.fit(source.table.values, sample_weight=source.table.weight)
+    return float(best.distortion_)
+
+
+def _write(model: TabularClustering, source: Source, summary: dict[str, Any], folder: Path) -> None:
+    table = source.table
+    write_csv(
+        folder / "centers.csv",
+        ["cluster", *table.columns],
+        ([k, *map(float, center)] for k, center in enumerate(model.cluster_centers_)),
+    )
+    ids = range(len(table.values)) if table.ids is None else table.ids
+    q = model.expected_costs()
+    write_csv(
+        folder / "assignments.csv",
+        ["entity", "prescribed", "expected_cost"],
+        (
+            [name, int(j), float(f"{costs[j]:.6g}")]
+            for name, j, costs in zip(ids, model.labels_, q, strict=True)
+        ),
+    )
+    write_csv(
+        folder / "history.csv",
+        list(model.history_[0]),
+        (list(line.values()) for line in model.history_),
+    )
+    text = json.dumps(summary, indent=2)
+    (folder / "summary.json").write_text(text + "\n", encoding="utf-8")
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from volition.plotting import plot_change, plot_learning
+
+    ax = plot_learning(model, optimum=summary.get("optimum_for_known_p"))
+    ax.set_title(f"{source.name}: {model.n_clusters} centres, {summary['n_answers']} answers")
+    ax.figure.savefig(folder / "learning.png", dpi=140)
+    for number, change in enumerate(model.changes_, start=1):
+        plot_change(change).savefig(folder / f"change-{number}.png", dpi=140)
+
+
+def _print(console: Console, model: TabularClustering, summary: dict[str, Any], out: Path) -> None:
+    early = " Ended early by Ctrl-C; what was learned is kept." if model.interrupted_ else ""
+    console.print(
+        f"{summary['n_entities']} entities ({', '.join(summary['columns'])}), "
+        f"{summary['n_clusters']} centres: {summary['n_interactions']} prescriptions, "
+        f"{summary['n_answers']} answers; {summary['seconds']:.1f} s.{early}"
+    )
+    table = RichTable(box=None, pad_edge=False)
+    table.add_column("cost per entity")
+    table.add_column("", justify="right")
+    table.add_row("by what was learned", f"{summary['distortion_by_table']:.6g}")
+    estimate = model.distortion_estimate()
+    if estimate.n_answers > 1:
+        table.add_row(f"by the last {estimate.n_answers} answers", _interval(estimate))
+    if "true_distortion" in summary:
+        table.add_row("in truth (simulated)", f"{summary['true_distortion']:.6g}")
+        best = summary["optimum_for_known_p"][-1][1]
+        table.add_row("optimum for known p", f"{best:.6g} (gap {summary['gap_percent']:.2f} %)")
+    console.print(table)
+    if summary["expected_regret"] is not None:
+        console.print(
+            f"Not knowing more is believed to cost {100 * summary['expected_regret']:.2f} %."
+        )
+    for change in model.changes_:
+        console.print(
+            f"Behaviour changed around interaction {change.n_interactions}: {change.what}, "
+            f"{change.before:.2f} to {change.after:.2f}."
+        )
+    files = "centers.csv, assignments.csv, history.csv, summary.json, learning.png"
+    pictures = "".join(f", change-{n + 1}.png" for n in range(len(model.changes_)))
+    console.print(f"Results in {out}/: {files}{pictures}, {STATE}")
