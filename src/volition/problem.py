@@ -275,6 +275,10 @@ class Problem:
         if self.collapses:
             sums = self.moments(Y, beta)
             return sums.free_energy, self.gradient(Y, beta, sums)
+        if isinstance(self.cost, SquaredEuclidean) and not self.autonomy.depends_on_centers:
+            # Theorem 1: nothing flows through p, so Algorithm 1's step is the gradient.
+            sums = self.moments(Y, beta)
+            return sums.free_energy, 2 * (sums.mass[:, None] * self.centers(Y) - sums.moment)
         energy, gradient = self._sum_general(self._local(self.centers(Y)), beta, "gradient")
         return float(energy), gradient
 

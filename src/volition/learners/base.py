@@ -6,7 +6,7 @@ import signal
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from time import monotonic
@@ -15,10 +15,12 @@ from typing import Any
 import numpy as np
 from sklearn.base import BaseEstimator, ClusterMixin
 
+from volition.blocks import threads_for
 from volition.costs import Cost, resolve_cost
 from volition.learners.ledger import Asked, Ledger
 from volition.learners.monitor import Change, Estimate, Monitor
 from volition.population import IntArray, Population, Prescriptions, Response
+from volition.problem import BLOCK_ROWS
 from volition.storage import read_file, write_file
 from volition.validation import (
     FloatArray,
@@ -257,7 +259,8 @@ class Learner(ClusterMixin, BaseEstimator):
                 if on_batch is not None and on_batch(self):
                     break
         self.interrupted_ = bool(interrupted)
-        self._conclude(thoroughly)
+        with self._few_threads():
+            self._conclude(thoroughly)
         if checkpoint is not None:
             self.save(checkpoint, population)
 
@@ -296,7 +299,8 @@ class Learner(ClusterMixin, BaseEstimator):
         check_integer(n, "n", 1)
         entities = self._draw_entities(n)
         blind = self._rng.random(n) < self.exploration
-        prescribed, propensity, greedy = self._choose(entities, blind)
+        with self._few_threads():
+            prescribed, propensity, greedy = self._choose(entities, blind)
         ids = self._ledger.issue(entities, prescribed, propensity, greedy, blind)
         self.n_interactions_ += n
         return Prescriptions(entities, prescribed, self.cluster_centers_.copy(), ids)
@@ -369,8 +373,13 @@ class Learner(ClusterMixin, BaseEstimator):
             self.changes_.append(change)
             self._monitor.forget_costs()
             self._behaviour_changed(change)
-        self._learn(asked, realized, cost)
+        with self._few_threads():
+            self._learn(asked, realized, cost)
         return self
+
+    def _few_threads(self) -> AbstractContextManager[None]:
+        """Steps on few entities are small: threads would only wait for each other."""
+        return threads_for(-(-len(self._X) // BLOCK_ROWS))
 
     def _from_elsewhere(self, prescriptions: Prescriptions, rows: IntArray) -> Asked:
         entities, prescribed = prescriptions.entities[rows], prescriptions.prescribed[rows]

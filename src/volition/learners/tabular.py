@@ -33,6 +33,8 @@ from volition.validation import FloatArray, check_entities, check_integer, check
 
 #: how many answers of an entity everybody's answers are worth: the candidates
 LIKENESS = np.array([0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 1000.0, 10000.0])
+#: answers per cluster before a fit may end: doubt about everybody's choices is not in the regret
+FEWEST = 500
 #: the centres are annealed anew when answers have grown by this factor; between, only improved
 GROWTH = 1.5
 #: share of the data's spread by which a centre moves before past costs no longer speak for it
@@ -229,7 +231,7 @@ class TabularClustering(Learner):
             self._table = np.zeros((n, K, K))
             self._evidence = np.zeros(len(LIKENESS))
             self._solved = 0.0
-            self._next_check = 100 * K
+            self._next_check = FEWEST * K
         else:
             self._table = np.zeros((n, K))
             self._visits = np.zeros((n, K))
@@ -378,9 +380,11 @@ class TabularClustering(Learner):
             self._unit = 1.0
         self._since_step += len(i)
         known = float(self._table.sum()) / self._unit
-        if known >= GROWTH * self._solved:
+        # Steps that more answers would hardly change are not worth their time.
+        due = self._since_step >= max(50, len(self._X) // 10, 0.02 * known)
+        if due and known >= GROWTH * self._solved:
             self._anneal(known)
-        elif self._since_step >= max(50, len(self._X) // 10):
+        elif due:
             self._improve(5)
 
     def _model(self) -> Problem:
@@ -482,7 +486,7 @@ class TabularClustering(Learner):
             self._table *= 0.01 / max(1.0, float(self._table.sum(2).max()) / self._unit)
             self._evidence[:] = 0
             self._solved = 0.0
-            self._next_check = self.n_answers_ + 100 * self.n_clusters
+            self._next_check = self.n_answers_ + FEWEST * self.n_clusters
         else:
             self._visits[:] = np.minimum(self._visits, 1)
 
