@@ -1,12 +1,22 @@
 import numpy as np
 import pytest
 
-from volition import AutonomyAwareClustering, DistanceAutonomy, anneal
+from volition import (
+    AutonomyAwareClustering,
+    DistanceAutonomy,
+    FixedAutonomy,
+    SimulatedPopulation,
+    TabularClustering,
+    anneal,
+)
 from volition.metrics import distortion
 from volition.plotting import (
     ClusteringDisplay,
     animate,
+    plot_change,
     plot_comparison,
+    plot_costs,
+    plot_learning,
     plot_moves,
     plot_numbers,
     plot_persistence,
@@ -130,3 +140,42 @@ def test_animation(annealed, tmp_path, monkeypatch):
     monkeypatch.setattr("shutil.which", lambda _: None)
     with pytest.raises(ValueError, match="needs the program ffmpeg"):
         animate(problem, result, tmp_path / "a.mp4")
+
+
+@pytest.fixture
+def learner(four_groups):
+    X = four_groups[::6]
+    P = np.full((4, 4), 0.1) + 0.6 * np.eye(4)
+    changed = FixedAutonomy(np.full((4, 4), 0.25))
+    people = SimulatedPopulation(X, FixedAutonomy(P), changes={3000: changed}, random_state=0)
+    model = TabularClustering(4, batch_size=500, random_state=0)
+    return model.partial_fit(X, population=people, n_interactions=6000)
+
+
+def test_learning_is_drawn_against_interactions(learner):
+    ax = plot_learning(learner, optimum=[(0, 0.1), (3000, 0.2)])
+    labels = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert {"according to what was learned", "optimum for known p", "change noticed"} <= set(labels)
+    line = ax.get_lines()[0]
+    np.testing.assert_array_equal(line.get_xdata(), np.arange(500, 6001, 500))
+    np.testing.assert_allclose(line.get_ydata()[-1], learner.history_[-1]["distortion"])
+    with pytest.raises(ValueError, match="has not been told anything"):
+        plot_learning(TabularClustering(2).start([[0.0], [1.0]]))
+
+
+def test_costs_are_drawn_against_the_truth():
+    ax = plot_costs([[1.0, 2.0], [3.0, 4.0]], [[1.0, 2.0], [3.0, 2.0]])
+    (dots,) = ax.collections
+    np.testing.assert_array_equal(dots.get_offsets()[3], [2.0, 4.0])
+    assert ax.get_title().startswith("root mean square error 1, 50.0 %")
+    with pytest.raises(ValueError, match="must have one shape"):
+        plot_costs([1.0], [1.0, 2.0])
+
+
+def test_a_change_is_drawn(learner):
+    (change,) = learner.changes_
+    figure = plot_change(change)
+    bars = [bar.get_height() for bar in figure.axes[2].patches]
+    before = np.array(change.table_before)
+    np.testing.assert_allclose(bars[:4], np.diag(before) / before.sum(1))
+    assert "how often" in figure.get_suptitle()

@@ -137,12 +137,11 @@ def learn(
     )
     if resume and not (out / STATE).is_file():
         raise ValueError(f"There is no {out / STATE} to resume from.")
-    out.mkdir(parents=True, exist_ok=True)
     console = Console(highlight=False, soft_wrap=True, markup=False)
     _note_assumption(console, source)
     began = perf_counter()
     failure: Exception | None = None
-    with _display(quiet, model) as update:
+    with _folder_for_state(out), _display(quiet, model) as update:
         try:
             model.fit(
                 source.table.values,
@@ -153,14 +152,9 @@ def learn(
                 on_batch=update,
             )
         except RuntimeError as error:
-            if not getattr(model, "n_answers_", 0):
-                raise ValueError(str(error)) from None
             failure = error
-    if not model.n_answers_:
-        out_is_empty = not any(out.iterdir())
-        if out_is_empty:
-            out.rmdir()
-        raise ValueError("Stopped before the first answer; nothing was learned.")
+        if not getattr(model, "n_answers_", 0):
+            raise ValueError(failure or "Stopped before the first answer; nothing was learned.")
     summary = _summary(model, source, perf_counter() - began, seed)
     with output_folder(out) as folder:
         _write(model, source, summary, folder)
@@ -294,6 +288,20 @@ def _logged(
     except ValueError as error:
         raise ValueError(f"{log}: {error}") from None
     return Source(people, table, metric, log.name, len(Y))
+
+
+@contextmanager
+def _folder_for_state(folder: Path) -> Iterator[None]:
+    """Make the folder that checkpoints go to; take it away again if nothing came of it."""
+    made = [f for f in (folder, *folder.parents) if not f.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except BaseException:
+        for empty in made:
+            if not any(empty.iterdir()):
+                empty.rmdir()
+        raise
 
 
 # -- while it runs --------------------------------------------------------------------------------
