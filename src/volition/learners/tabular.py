@@ -291,7 +291,8 @@ class TabularClustering(Learner):
 
     def _doubt(self, rows: Any, D: FloatArray, likeness: float) -> FloatArray:
         """Return the standard error of the expected costs, (m, K)."""
-        p = self._choices(rows, self._pooled(), likeness)
+        # A few equal answers must not pass for certainty: the spread is partly everybody's.
+        p = self._choices(rows, self._pooled(), likeness + 5)
         mean = np.einsum("ijk,ik->ij", p, D)
         spread = np.einsum("ijk,ik->ij", p, D**2) - mean**2
         answers = self._table[rows].sum(2) / self._unit + likeness + 1
@@ -335,9 +336,11 @@ class TabularClustering(Learner):
         best = q.argmin(1)
         excess = q - q[rows, best][:, None]
         if self._by_choices:
-            # A Gibbs policy as sharp as the knowledge of each entity.
-            doubt = self._doubt(entities, D, self.likeness_)
-            logits = -excess / np.maximum(doubt, 1e-12 * self._scale**2)
+            # About the chance that j is best after all, flattened: a Gibbs policy in the square of
+            # the excess, as sharp as the knowledge of each entity.
+            doubt = self._doubt(entities, D, self.likeness_) ** 2
+            doubt += doubt[rows, best][:, None]
+            logits = -0.25 * excess**2 / np.maximum(doubt, 1e-300)
         else:
             logits = -self.beta_ * excess
         pi = np.exp(logits)
