@@ -307,8 +307,10 @@ def test_strange_answers_are_refused_and_nothing_is_learned(X, people):
 
 def test_costs_alone_do_not_suffice(X):
     people = SimulatedPopulation(X, reveal="cost", random_state=0)
+    model = TabularClustering(K, random_state=0)
     with pytest.raises(ValueError, match="needs the realised clusters"):
-        TabularClustering(K, random_state=0).fit(X, population=people)
+        model.fit(X, population=people)
+    assert len(model._ledger.outstanding().ids) == model.n_interactions_  # nothing was ticked off
 
 
 def test_a_learner_must_begin(X, people):
@@ -500,6 +502,8 @@ def test_a_checkpoint_must_fit(X, people, tmp_path):
         TabularClustering(3).fit(X, population=people, checkpoint=path, resume=True)
     with pytest.raises(ValueError, match="estimate='choices', not 'costs'"):
         TabularClustering(K, estimate="costs").resume(path)
+    with pytest.raises(ValueError, match="made with other entities"):
+        TabularClustering(K).fit(X + 1, population=people, checkpoint=path, resume=True)
     with pytest.raises(ValueError, match="needs checkpoint="):
         TabularClustering(K).fit(X, population=people, resume=True)
 
@@ -559,6 +563,13 @@ def test_forgetting_lets_old_answers_fade(X, people):
     batch = model._batch()
     expected = batch / (1 - np.exp(-1e-3 * batch))
     assert model._table.sum() / model._unit == pytest.approx(expected, rel=1e-6)
+
+
+def test_forgetting_everything_at_once_does_not_overflow(X, people):
+    model = TabularClustering(K, forgetting=1.0, batch_size=1000, random_state=0)
+    model.partial_fit(X, population=people, n_interactions=3000)
+    assert np.isfinite(model._table).all()
+    assert model._table.sum() / model._unit == pytest.approx(1000)
 
 
 def test_false_alarms_are_rare():

@@ -46,6 +46,9 @@ class Learner(ClusterMixin, BaseEstimator):
     learned enough (`_enough`); everything else is here.
     """
 
+    #: whether costs alone are not enough
+    needs_realized = False
+
     n_clusters: int
     metric: Any
     exploration: float
@@ -174,14 +177,20 @@ class Learner(ClusterMixin, BaseEstimator):
             raise ValueError("resume=True needs checkpoint=, the file to go on from.")
         if resume and Path(checkpoint).is_file():
             self._load(Path(checkpoint), population)
-            if self._X.shape[1] != check_entities(X).shape[1]:
-                raise ValueError(
-                    f"{checkpoint} was made with {self._X.shape[1]} columns, not {X.shape[1]}."
-                )
+            self._check_same(check_entities(X), checkpoint)
         else:
             self.start(X, sample_weight)
         self._run(population, self._enough, checkpoint, checkpoint_every, on_batch)
         return self
+
+    def _check_same(self, X: FloatArray, checkpoint: Any) -> None:
+        """Raise unless the entities are those of the checkpoint, which may hold later ones too."""
+        known = self._X[: len(X)]
+        if known.shape != X.shape or not np.array_equal(known, X.astype(np.float64)):
+            raise ValueError(
+                f"{checkpoint} was made with other entities ({len(self._X)} x "
+                f"{self.n_features_in_}) than X ({len(X)} x {X.shape[1]})."
+            )
 
     def partial_fit(
         self,
@@ -340,6 +349,11 @@ class Learner(ClusterMixin, BaseEstimator):
                 "one row for each (cost NaN where no answer came)."
             )
         rows = np.flatnonzero(np.isfinite(cost))
+        if realized is None and self.needs_realized:
+            raise ValueError(
+                f"{type(self).__name__} needs the realised clusters, not only costs: the "
+                "population must reveal them."
+            )
         if realized is not None:
             realized = realized.astype(np.int64)
             bad = rows[(realized[rows] < 0) | (realized[rows] >= self.n_clusters)]

@@ -137,6 +137,8 @@ class TabularClustering(Learner):
     ((4, 2), True)
     """
 
+    needs_realized = True  # each centre moves towards those that realise it
+
     def __init__(
         self,
         n_clusters: int = 8,
@@ -354,11 +356,7 @@ class TabularClustering(Learner):
     # -- learning ---------------------------------------------------------------------------------
 
     def _learn(self, asked: Asked, realized: IntArray | None, cost: FloatArray) -> None:
-        if realized is None:
-            raise ValueError(
-                "TabularClustering moves each centre towards those that realise it, so it needs "
-                "the realised clusters, not only costs; see ADENClustering for costs alone."
-            )
+        assert realized is not None
         if self._by_choices:
             self._count(asked, realized)
         else:
@@ -373,14 +371,17 @@ class TabularClustering(Learner):
         mine, seen = counts[rows, realized], counts.sum(1)
         of_all = pooled[j, realized]
         foretold = (mine[:, None] + LIKENESS * of_all[:, None]) / (seen[:, None] + LIKENESS)
-        self._evidence *= math.exp(-self.forgetting * len(i))
+        fading = self.forgetting * len(i)
+        self._evidence *= math.exp(-fading)
         self._evidence += np.log(foretold).sum(0)
         self._evidence -= self._evidence.max()
-        self._unit *= math.exp(self.forgetting * len(i))
-        np.add.at(self._table, (i, j, realized), self._unit)
-        if self._unit > 1e100:
-            self._table /= self._unit
+        # Instead of all old answers losing weight, new ones get more; now and then all is rescaled.
+        if math.log(self._unit) + fading > 200:
+            self._table *= math.exp(-fading) / self._unit
             self._unit = 1.0
+        else:
+            self._unit *= math.exp(fading)
+        np.add.at(self._table, (i, j, realized), self._unit)
         self._since_step += len(i)
         known = float(self._table.sum()) / self._unit
         # Steps that more answers would hardly change are not worth their time.
