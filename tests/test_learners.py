@@ -289,7 +289,7 @@ def test_strange_answers_are_refused_and_nothing_is_learned(X, people):
     answer = people.respond(asked.entities, asked.prescribed, asked.centers)
     before = model._table.copy()
     stranger = Prescriptions(asked.entities, asked.prescribed, asked.centers, asked.ids + 5)
-    with pytest.raises(ValueError, match=r"Question 10 .* was never asked"):
+    with pytest.raises(ValueError, match=r"Question \d+ .* was never asked"):
         model.tell(stranger, answer)
     with pytest.raises(ValueError, match="10 prescriptions, but 9 answers"):
         model.tell(asked, answer.take(np.arange(9)))
@@ -297,6 +297,9 @@ def test_strange_answers_are_refused_and_nothing_is_learned(X, people):
     wrong[3] = 9
     with pytest.raises(ValueError, match="Answer 3 names cluster 9; clusters are numbered 0 to 3"):
         model.tell(asked, Response(wrong, answer.cost))
+    mixed_up = Prescriptions(asked.entities[::-1], asked.prescribed, asked.centers, asked.ids)
+    with pytest.raises(ValueError, match="was never asked like this"):
+        model.tell(mixed_up, answer)
     elsewhere = Prescriptions(asked.entities + 10**6, asked.prescribed, asked.centers)
     with pytest.raises(ValueError, match="There is no entity"):
         model.tell(elsewhere, answer)
@@ -393,8 +396,40 @@ def test_a_log_teaches(X):
     people = SimulatedPopulation(X, FixedAutonomy(P), random_state=0)
     i, j = rng.integers(0, len(X), 20_000), rng.integers(0, K, 20_000)
     log = {"entity": i, "prescribed": j, "realized": people.respond(i, j, Y).realized}
-    model = TabularClustering(K, n_interactions=20_000, tol=0, random_state=0)
-    model.fit(X, population=LoggedPopulation(log, X, Y))
+    model = TabularClustering(K, random_state=0).fit(X, population=LoggedPopulation(log, X, Y))
+    assert gap(model, X, P) < 1
+    assert model.n_answers_ == 20_000  # all of it, each once
+    assert model.stop_reason_ == "the log is at its end"
+    assert model.changes_ == []
+
+
+def test_one_large_batch_teaches_as_much_as_many_small_ones(X):
+    p = np.random.default_rng(3).dirichlet(np.ones(K), size=(len(X), K))
+    people = SimulatedPopulation(X, autonomy_proba=p, random_state=0)
+    model = TabularClustering(K, exploration=1.0, random_state=0).start(X)
+    asked = model.ask(40_000)
+    model.tell(asked, people.respond(asked.entities, asked.prescribed, asked.centers))
+    assert 1 <= model.likeness_ <= 10
+
+
+def test_lost_repeated_late_answers_cost_little(X):
+    """30 % lost, 10 % told again later, three batches late and out of turn."""
+    rng = np.random.default_rng(0)
+    P = uniform(0.25)
+    people = SimulatedPopulation(X, FixedAutonomy(P), loss=0.3, random_state=0)
+    model = TabularClustering(K, random_state=0).start(X)
+    mail = []
+    while model._enough() is None:
+        asked = model.ask()
+        answer = people.respond(asked.entities, asked.prescribed, asked.centers)
+        order = rng.permutation(len(asked))
+        mail.append((asked.take(order), answer.take(order)))
+        again = order[: len(order) // 10]
+        mail.append((asked.take(again), answer.take(again)))
+        while len(mail) > 6:
+            model.tell(*mail.pop(int(rng.integers(len(mail)))))
+    model._conclude(thoroughly=True)
+    assert model.n_repeated_ > 0
     assert gap(model, X, P) < 1
 
 
@@ -442,8 +477,75 @@ def after(learner):
 model.fit(X, population=people, checkpoint=checkpoint, checkpoint_every=0, resume=True,
           on_batch=after)
 np.savez(out, centers=model.cluster_centers_, table=model._table, labels=model.labels_,
-         counts=[model.n_interactions_, model.n_answers_], history=len(model.history_))
+         counts=[model.n_interactions_, model.n_answers_],
+         history=[line["distortion"] for line in model.history_])
 """
+
+
+def test_a_population_of_another_size_is_refused(X, people):
+    with pytest.raises(ValueError, match="population has 300 entities, the learner 299"):
+        TabularClustering(K).fit(X[:-1], population=people)
+
+
+@pytest.mark.parametrize("estimate", ESTIMATES)
+def test_what_is_loaded_is_what_was_saved(X, people, tmp_path, estimate):
+    weight = np.linspace(0.1, 2, len(X))
+    model = TabularClustering(np.int64(K), estimate=estimate, n_interactions=np.int64(3000))
+    model.start(X, weight)
+    for _ in range(30):
+        asked = model.ask(7)
+        model.tell(asked, people.respond(asked.entities, asked.prescribed, asked.centers))
+    other = load_model(model.save(tmp_path / "m.safetensors"))
+    np.testing.assert_array_equal(other.labels_, model.labels_)
+    assert other.distortion_ == model.distortion_
+    assert other._scale == model._scale
+    for learner in (model, other):
+        for seed in range(10):
+            asked = learner.ask(7)
+            rng = np.random.default_rng(seed)
+            learner.tell(asked, Response(rng.integers(0, K, 7), np.ones(7)))
+    np.testing.assert_array_equal(other.cluster_centers_, model.cluster_centers_)
+    assert json.dumps(other.history_) == json.dumps(model.history_)
+
+
+def test_a_finished_run_stays_finished(X, people, tmp_path):
+    path = tmp_path / "m.safetensors"
+    model = TabularClustering(K, random_state=0).fit(X, population=people, checkpoint=path)
+    again = TabularClustering(K, random_state=0)
+    again.fit(X, population=people, checkpoint=path, resume=True)
+    assert again.n_interactions_ == model.n_interactions_
+    np.testing.assert_array_equal(again.cluster_centers_, model.cluster_centers_)
+
+
+def test_stopped_and_resumed_equals_uninterrupted(X, tmp_path):
+    def run(path, resume=False, stop=None):
+        people = SimulatedPopulation(X, FixedAutonomy(uniform(0.25)), random_state=1)
+        model = TabularClustering(
+            K, tol=0, n_interactions=3000, random_state=np.random.RandomState(4)
+        )
+        return model.fit(
+            X, population=people, checkpoint=path, resume=resume,
+            on_batch=lambda learner: stop is not None and learner.n_interactions_ >= stop,
+        )  # fmt: skip
+
+    whole = run(tmp_path / "a.safetensors")
+    assert run(tmp_path / "b.safetensors", stop=1200).n_interactions_ == 1200
+    resumed = run(tmp_path / "b.safetensors", resume=True)
+    assert whole.n_interactions_ == resumed.n_interactions_ == 3000
+    np.testing.assert_array_equal(whole.cluster_centers_, resumed.cluster_centers_)
+
+
+def test_a_failed_run_leaves_its_checkpoint(X, people, tmp_path):
+    path = tmp_path / "m.safetensors"
+    model = TabularClustering(K, batch_size=200, tol=0, random_state=0)
+    with pytest.raises(RuntimeError, match="failed after 600"):
+        model.fit(X, population=Failing(people), checkpoint=path)
+    assert load_model(path).n_answers_ == 600
+    costs = TabularClustering(K, estimate="costs", n_interactions=500, random_state=0)
+    costs.fit(X, population=people)
+    with pytest.raises(ValueError, match="estimate='choices', not 'costs'"):
+        costs.resume(path)
+    assert costs.n_answers_ == 500  # as if nothing had been tried
 
 
 @pytest.mark.parametrize("estimate", ESTIMATES)
@@ -569,7 +671,8 @@ def test_forgetting_everything_at_once_does_not_overflow(X, people):
     model = TabularClustering(K, forgetting=1.0, batch_size=1000, random_state=0)
     model.partial_fit(X, population=people, n_interactions=3000)
     assert np.isfinite(model._table).all()
-    assert model._table.sum() / model._unit == pytest.approx(1000)
+    # Of 1000 answers, taken in slices of n K / 4 = 300, the last 100 are left.
+    assert model._table.sum() / model._unit == pytest.approx(100)
 
 
 def test_false_alarms_are_rare():

@@ -147,7 +147,7 @@ def test_a_state_can_be_returned_to(X, Y):
 def test_entities_may_join(X, Y):
     people = SimulatedPopulation(X, DistanceAutonomy(0.5), random_state=0)
     assert people.add_entities([[5.0, 5.0]]).tolist() == [6]
-    assert len(people) == 7
+    assert people.n_entities == 7
     answer = people.respond([6], [0], Y)
     np.testing.assert_allclose(answer.cost, ((Y[answer.realized] - 5) ** 2).sum(1))
     with pytest.raises(ValueError, match="says nothing about how new entities"):
@@ -227,16 +227,36 @@ def test_a_log_answers_each_pair_in_turn():
     assert moved.cost.tolist() == [1.0, 81.0]
 
 
-def test_a_log_is_replayed_round_and_round():
+def test_a_log_is_replayed_once():
     people = LoggedPopulation(pd.DataFrame(LOG), PLACES, CENTERS)
-    asked, answer = people.replay(6)
-    assert asked.entities.tolist() == [0, 1, 0, 2, 0, 1]
+    asked, answer = people.replay(3)
+    assert asked.entities.tolist() == [0, 1, 0]
     assert asked.ids is None
-    assert answer.realized.tolist() == [0, 0, 1, 1, 0, 0]
+    assert answer.realized.tolist() == [0, 0, 1]
     state = people.state_dict()
-    expected = people.replay(3)[0].entities
+    assert people.replay(3)[0].entities.tolist() == [2]
+    assert len(people.replay(3)[0]) == 0
     people.load_state_dict(state)
-    np.testing.assert_array_equal(people.replay(3)[0].entities, expected)
+    assert people.replay(3)[0].entities.tolist() == [2]
+    assert "n_records=4" in repr(people)
+
+
+def test_a_log_knows_its_number_of_centres():
+    with pytest.raises(ValueError, match="3 centres, but the log was recorded with 2"):
+        LoggedPopulation(LOG, PLACES, CENTERS).respond([0], [2], np.zeros((3, 1)))
+    with pytest.raises(ValueError, match="names 'a' more than once"):
+        LoggedPopulation({**LOG, "entity": list("abab")}, PLACES, CENTERS, entity_ids=list("aba"))
+
+
+def test_series_and_lists_are_taken_by_position():
+    frame = pd.DataFrame({"entity": [0, 1, 2], "prescribed": [0, 1, 1]})[::-1]
+    asked = Prescriptions(frame["entity"], frame["prescribed"], CENTERS)
+    assert asked.take([0]).entities.tolist() == [2]
+    assert len(asked.take([])) == 0
+    answer = Response([1, np.nan, 0], [0.5, np.nan, 1.0])
+    assert answer.realized.tolist() == [1, -1, 0]
+    with pytest.raises(ValueError, match=r"realized must hold whole numbers, got .*0\.5"):
+        Response([0.5], [1.0])
 
 
 def test_a_logs_state_covers_used_answers():
@@ -254,7 +274,7 @@ def test_a_logs_state_covers_used_answers():
         ({"entity": [0, 7, 0, 2]}, "names entity 7 at row 1"),
         ({"prescribed": [0, 2, 0, 1]}, "prescribed cluster 2 at row 1; clusters are numbered 0 to"),
         ({"realized": [0, 0, -1, 1]}, "realized cluster -1 at row 2"),
-        ({"realized": [0, 0.5, 1, 1]}, "realized cluster"),
+        ({"realized": [0, 0.5, 1, 1]}, "realized cluster 0.5 at row 1"),
         ({"cost": [0.0, 81.0, 60.0, 16.0]}, "cost at row 2 is 60, but entity 0 is 64 from"),
         ({"cost": [0.0, np.nan, 64.0, 16.0]}, "cost contains NaN at row 1"),
         ({"timestamp": [1, 3, 2, 5]}, r"timestamp at row 2 \(2\) is before"),

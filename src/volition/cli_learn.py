@@ -83,6 +83,9 @@ def learn(
         typer.Option("--id", help="With --log: column that names the entities. Default: 0, 1, ..."),
     ] = None,
     metric: Annotated[str, typer.Option(help="With --log: cost.")] = "sqeuclidean",
+    tolerance: Annotated[
+        float, typer.Option(help="With --log: share by which its costs may be off the geometry's.")
+    ] = 1e-4,
     interactions: Annotated[
         int | None,
         typer.Option(help="Questions to ask at most. Default: 100 per entity and centre."),
@@ -117,8 +120,17 @@ def learn(
         raise ValueError("Give --population FILE.toml or --log FILE.csv, one of the two.")
     check_writable(out)
     if log is not None:
-        source = _logged(log, entities, centers, columns, id_column, metric)
+        source = _logged(log, entities, centers, columns, id_column, metric, tolerance)
     else:
+        given = {
+            "--entities": entities,
+            "--centers": centers,
+            "--columns": columns,
+            "--id": id_column,
+        }
+        for name, value in given.items():
+            if value is not None:
+                raise ValueError(f"{name} belongs to --log; a population's file says it itself.")
         source = read_population(population, seed)  # type: ignore[arg-type]
     K = source.n_clusters if clusters is None else clusters
     if K is None:
@@ -153,12 +165,12 @@ def learn(
             )
         except RuntimeError as error:
             failure = error
+            model.stop_reason_ = "failed"
         if not getattr(model, "n_answers_", 0):
             raise ValueError(failure or "Stopped before the first answer; nothing was learned.")
     summary = _summary(model, source, perf_counter() - began, seed)
     with output_folder(out) as folder:
         _write(model, source, summary, folder)
-        model.save(folder / STATE, source.population)
     _print(console, model, summary, out)
     if failure is not None:
         raise ValueError(f"{failure} Results so far are in {out}/.")
@@ -194,7 +206,10 @@ def read_population(path: Path, seed: int) -> Source:
     answers = spec.get("answers", {})
     _known(answers, {"loss"}, path, "[answers]")
     models = {0: _model(spec.get("autonomy", {}), path, "[autonomy]")}
-    for number, change in enumerate(spec.get("changes", [])):
+    changes = spec.get("changes", [])
+    if not isinstance(changes, list) or not all(isinstance(change, dict) for change in changes):
+        raise ValueError(f"{path}: changes must be tables, each under a line [[changes]].")
+    for number, change in enumerate(changes):
         where = f"[[changes]] number {number + 1}"
         if not isinstance(change.get("at"), int):
             raise ValueError(f"{path}, {where}: 'at' must be the interaction, a whole number.")
@@ -230,6 +245,11 @@ def _known(table: Any, allowed: set[str], path: Path, where: str) -> None:
 def _people(spec: dict[str, Any], metric: str, path: Path) -> Table:
     if ("file" in spec) == ("dataset" in spec):
         raise ValueError(f"{path}, [entities]: give 'file' or 'dataset', one of the two.")
+    for name in ("file", "dataset", "weight", "id", "metric"):
+        if not isinstance(spec.get(name, ""), str):
+            raise ValueError(f"{path}, [entities]: {name} must be a text, got {spec[name]!r}.")
+    if not isinstance(spec.get("n", 1), int) or spec.get("n", 1) < 1:
+        raise ValueError(f"{path}, [entities]: n must be a whole number >= 1, got {spec['n']!r}.")
     if "file" in spec:
         columns = spec.get("columns")
         names = ",".join(columns) if isinstance(columns, list) else columns
@@ -268,6 +288,7 @@ def _logged(
     columns: str | None,
     id_column: str | None,
     metric: str,
+    tolerance: float,
 ) -> Source:
     if entities is None or centers is None:
         raise ValueError("--log needs --entities FILE and --centers FILE.")
@@ -283,7 +304,13 @@ def _logged(
     ids = [str(i) for i in range(len(table.values))] if table.ids is None else table.ids
     try:
         people = LoggedPopulation(
-            records, table.values, Y, entity_ids=ids, metric=metric, lines=lines
+            records,
+            table.values,
+            Y,
+            entity_ids=ids,
+            metric=metric,
+            lines=lines,
+            tolerance=tolerance,
         )
     except ValueError as error:
         raise ValueError(f"{log}: {error}") from None
@@ -358,10 +385,12 @@ def _summary(model: TabularClustering, source: Source, seconds: float, seed: int
         "distortion_by_answers": None if np.isnan(estimate.value) else estimate._asdict(),
         "expected_regret": None if np.isnan(model.regret()) else model.regret(),
         "changes": [change._asdict() for change in model.changes_],
-        "interrupted": model.interrupted_,
+        "stop_reason": model.stop_reason_,
         "seconds": round(seconds, 3),
         "seed": seed,
     }
+    late = [at for at in sorted(source.models) if at >= max(1, model.n_interactions_)]
+    summary["changes_not_reached"] = late
     if source.models:
         past = [at for at in sorted(source.models) if at < max(1, model.n_interactions_)]
         truth = source.models[past[-1]]
@@ -423,7 +452,11 @@ def _write(model: TabularClustering, source: Source, summary: dict[str, Any], fo
 
 
 def _print(console: Console, model: TabularClustering, summary: dict[str, Any], out: Path) -> None:
-    early = " Ended early by Ctrl-C; what was learned is kept." if model.interrupted_ else ""
+    early = (
+        " Ended early by Ctrl-C; what was learned is kept."
+        if model.interrupted_
+        else f" Ended: {model.stop_reason_}."
+    )
     console.print(
         f"{summary['n_entities']} entities ({', '.join(summary['columns'])}), "
         f"{summary['n_clusters']} centres: {summary['n_interactions']} prescriptions, "
@@ -439,16 +472,25 @@ def _print(console: Console, model: TabularClustering, summary: dict[str, Any], 
     if "true_distortion" in summary:
         table.add_row("in truth (simulated)", f"{summary['true_distortion']:.6g}")
         best = summary["optimum_for_known_p"][-1][1]
-        table.add_row("optimum for known p", f"{best:.6g} (gap {summary['gap_percent']:.2f} %)")
+        gap = summary["gap_percent"]
+        shown = "" if gap is None else f" (gap {gap:.2f} %)"
+        table.add_row("optimum for known p", f"{best:.6g}{shown}")
     console.print(table)
     if summary["expected_regret"] is not None:
+        most = max(100 * summary["expected_regret"], 0.01)
         console.print(
-            f"Not knowing more is believed to cost {100 * summary['expected_regret']:.2f} %."
+            "If behaviour does not depend on where the centres stand, not knowing each entity "
+            f"better is believed to cost {most:.2g} % at most."
         )
     for change in model.changes_:
         console.print(
-            f"Behaviour changed around interaction {change.n_interactions}: {change.what}, "
+            f"At interaction {change.n_interactions} a change was noticed: {change.what}, "
             f"{change.before:.2f} to {change.after:.2f}."
+        )
+    for at in summary["changes_not_reached"]:
+        console.print(
+            f"The simulated change at interaction {at} was not reached: try --tol 0 and more "
+            "--interactions."
         )
     files = "centers.csv, assignments.csv, history.csv, summary.json, learning.png"
     pictures = "".join(f", change-{n + 1}.png" for n in range(len(model.changes_)))

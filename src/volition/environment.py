@@ -54,7 +54,8 @@ class _Asking:
 class PopulationEnv(_Asking, gymnasium.Env):
     """One question per episode.
 
-    An answer that never came ends the episode as truncated, with reward 0.
+    An answer that never came ends the episode as truncated, with reward 0: leave such steps out,
+    for 0 is also the best reward there is.
 
     Parameters
     ----------
@@ -81,7 +82,7 @@ class PopulationEnv(_Asking, gymnasium.Env):
 
     def __init__(self, population: Population, X: Any, centers: Any) -> None:
         self.observation_space, self.action_space = self._set_up(population, X, centers)
-        self._entity = 0
+        self._entity = -1
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -94,6 +95,8 @@ class PopulationEnv(_Asking, gymnasium.Env):
 
     def step(self, action: Any) -> tuple[FloatArray, float, bool, bool, dict[str, Any]]:
         """Prescribe, and see what comes of it."""
+        if self._entity < 0:
+            raise ValueError("Call reset before the first step.")
         if not self.action_space.contains(int(action)):
             raise ValueError(f"action must be 0 to {len(self.centers) - 1}, got {action!r}.")
         reward, answered, info = self._answers(np.array([self._entity]), np.array([int(action)]))
@@ -159,6 +162,8 @@ class PopulationVectorEnv(_Asking, VectorEnv):
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Prescribe to all, and see what comes of it."""
         asked, actions = self._entities, np.asarray(actions)
+        if actions.shape != (self.num_envs,):
+            raise ValueError(f"actions must have shape ({self.num_envs},), got {actions.shape}.")
         reward, answered, info = self._answers(asked, actions)
         info |= {"entity": asked, "final_obs": self.X[asked]}
         return self._draw(), reward, answered, ~answered, info

@@ -126,6 +126,8 @@ def load_model(
     path = Path(path)
     tensors, header = read_file(path, FORMAT, LEARNER)
     if header["format"] == LEARNER:
+        if autonomy is not None:
+            raise ValueError(f"{path} holds a learner, which knows no autonomy= to be given.")
         return TabularClustering.from_file(path, metric=metric)
     given = {"autonomy": autonomy, "metric": metric}
     for name, value in given.items():

@@ -62,12 +62,21 @@ class Prescriptions:
     centers: FloatArray
     ids: IntArray | None = None
 
+    def __post_init__(self) -> None:
+        for name in ("entities", "prescribed", "ids"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, _whole(getattr(self, name), name))
+        object.__setattr__(self, "centers", np.asarray(self.centers, dtype=np.float64))
+        sizes = {len(v) for v in (self.entities, self.prescribed, self.ids) if v is not None}
+        if len(sizes) > 1:
+            raise ValueError(f"entities, prescribed and ids differ in length: {sorted(sizes)}.")
+
     def __len__(self) -> int:
         return len(self.entities)
 
     def take(self, index: Any) -> Prescriptions:
         """Return some of the questions, in the order of ``index`` (numbers or a mask)."""
-        index = np.asarray(index)
+        index = _index(index)
         return Prescriptions(
             self.entities[index],
             self.prescribed[index],
@@ -91,6 +100,14 @@ class Response:
     realized: IntArray | None
     cost: FloatArray
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "cost", np.array(self.cost, dtype=np.float64))
+        if self.realized is not None:
+            realized = np.asarray(self.realized)
+            if realized.dtype.kind == "f" and realized.shape == self.cost.shape:
+                realized = np.where(np.isfinite(self.cost), realized, -1)
+            object.__setattr__(self, "realized", _whole(realized, "realized"))
+
     def __len__(self) -> int:
         return len(self.cost)
 
@@ -101,8 +118,30 @@ class Response:
 
     def take(self, index: Any) -> Response:
         """Return some of the answers."""
-        index = np.asarray(index)
+        index = _index(index)
         return Response(None if self.realized is None else self.realized[index], self.cost[index])
+
+
+def _whole(values: Any, name: str) -> IntArray:
+    """Return whole numbers as such, by position, whatever holds them."""
+    numbers = np.asarray(values)
+    if numbers.ndim != 1:
+        raise ValueError(f"{name} must have one dimension, got shape {numbers.shape}.")
+    if numbers.dtype.kind not in "iu":
+        try:
+            bad = np.flatnonzero(numbers.astype(np.float64) != np.round(numbers.astype(np.float64)))
+        except (TypeError, ValueError):
+            bad = np.arange(1)
+        if len(bad) and len(numbers):
+            raise ValueError(
+                f"{name} must hold whole numbers, got {numbers[bad[0]]!r} at row {bad[0]}."
+            )
+    return numbers.astype(np.int64)
+
+
+def _index(index: Any) -> Any:
+    index = np.asarray(index)
+    return index.astype(np.int64) if index.size == 0 else index
 
 
 class Population(Protocol):
@@ -186,7 +225,9 @@ class SimulatedPopulation:
         self._rng = np.random.default_rng(random_state)
         self.n_interactions = 0
 
-    def __len__(self) -> int:
+    @property
+    def n_entities(self) -> int:
+        """Number of entities."""
         return len(self._X)
 
     def add_entities(self, X: Any) -> IntArray:
@@ -302,7 +343,7 @@ class SimulatedPopulation:
         )
 
 
-@dataclass
+@dataclass(repr=False)
 class LoggedPopulation:
     """Answers that were recorded: each is given once, to whoever asks for that very pair.
 
@@ -319,8 +360,9 @@ class LoggedPopulation:
         How the log names the rows of X. Default: their numbers.
     metric : str, Cost or callable, default="sqeuclidean"
         Cost of being served; logged costs must agree with it.
-    tolerance : float, default=1e-6
-        By how much, relative to the mean logged cost, a cost may differ from the geometry's.
+    tolerance : float, default=1e-4
+        By how much a logged cost may differ from the geometry's, as a share of itself or of the
+        mean, whichever is larger.
     lines : sequence of int, optional
         Line of the file that each record comes from, for error messages.
 
@@ -338,7 +380,7 @@ class LoggedPopulation:
     centers: Any
     entity_ids: Any = None
     metric: Any = "sqeuclidean"
-    tolerance: float = 1e-6
+    tolerance: float = 1e-4
     lines: Any = None
     n_interactions: int = field(default=0, init=False)
 
@@ -360,8 +402,16 @@ class LoggedPopulation:
         self._pairs = pair[self._order]
         self._used = np.zeros(len(self.X) * len(self.centers), dtype=np.int64)
 
-    def __len__(self) -> int:
-        return len(self.entities)
+    def __repr__(self) -> str:
+        return (
+            f"LoggedPopulation(n_records={len(self.entities)}, n_entities={self.n_entities}, "
+            f"n_clusters={len(self.centers)})"
+        )
+
+    @property
+    def n_entities(self) -> int:
+        """Number of entities."""
+        return len(self.X)
 
     def _at(self, row: int) -> str:
         return f"row {row}" if self.lines is None else f"line {self.lines[row]}"
@@ -371,6 +421,9 @@ class LoggedPopulation:
         if len(ids) != len(self.X):
             raise ValueError(f"entity_ids has {len(ids)} entries, but X has {len(self.X)} rows.")
         number = {name: i for i, name in enumerate(ids)}
+        if len(number) < len(self.X):
+            twice = next(name for i, name in enumerate(ids) if number[name] != i)
+            raise ValueError(f"entity_ids names {twice!r} more than once.")
         out = np.empty(len(entity), dtype=np.int64)
         for row, name in enumerate(entity.tolist()):
             if name not in number:
@@ -384,15 +437,13 @@ class LoggedPopulation:
     def _clusters(self, values: Any, name: str) -> IntArray:
         K = len(self.centers)
         numbers = np.asarray(values)
-        whole = numbers.dtype.kind in "iu"
-        if not whole and numbers.dtype.kind == "f" and np.isfinite(numbers).all():
-            whole = bool((numbers == np.round(numbers)).all())
-        bad = (
-            np.arange(len(numbers)) if not whole else np.flatnonzero((numbers < 0) | (numbers >= K))
-        )
+        if numbers.dtype.kind not in "iuf":
+            numbers = np.array([value if isinstance(value, int) else -1 for value in numbers])
+        whole = (numbers >= 0) & (numbers < K) & (numbers == np.round(numbers))
+        bad = np.flatnonzero(~whole)
         if len(bad):
             raise ValueError(
-                f"The log has {name} cluster {numbers[bad[0]]!s} at {self._at(bad[0])}; clusters "
+                f"The log has {name} cluster {numbers[bad[0]]:g} at {self._at(bad[0])}; clusters "
                 f"are numbered 0 to {K - 1}."
             )
         return numbers.astype(np.int64)
@@ -415,14 +466,13 @@ class LoggedPopulation:
             return
         cost = np.asarray(cost, dtype=np.float64)
         check_finite(cost[:, None], "The log's cost", ["cost"])
-        off = np.flatnonzero(
-            np.abs(cost - true) > self.tolerance * max(np.abs(true).mean(), 1e-300)
-        )
+        allowed = self.tolerance * np.maximum(np.abs(true), np.abs(true).mean())
+        off = np.flatnonzero(np.abs(cost - true) > allowed + 1e-300)
         if len(off):
             row = int(off[0])
             raise ValueError(
-                f"The log's cost at {self._at(row)} is {cost[row]:g}, but entity "
-                f"{int(self.entities[row])} is {true[row]:g} from cluster "
+                f"The log's cost at {self._at(row)} is {cost[row]:.8g}, but entity "
+                f"{int(self.entities[row])} is {true[row]:.8g} from cluster "
                 f"{int(self.realized[row])}; check centers, metric and the order of entities "
                 f"({len(off)} such row{'s' if len(off) > 1 else ''})."
             )
@@ -438,6 +488,10 @@ class LoggedPopulation:
         entities, prescribed, Y = check_questions(
             entities, prescribed, centers, len(self.X), self.X.shape[1]
         )
+        if Y.shape[-2] != len(self.centers):
+            raise ValueError(
+                f"{Y.shape[-2]} centres, but the log was recorded with {len(self.centers)}."
+            )
         pair = entities * len(self.centers) + prescribed
         record = np.searchsorted(self._pairs, pair) + self._used[pair] + _repeats(pair)
         last = np.searchsorted(self._pairs, pair, "right")
@@ -451,10 +505,10 @@ class LoggedPopulation:
         return Response(realized, cost)
 
     def replay(self, n: int) -> tuple[Prescriptions, Response]:
-        """Return the next n records as questions and answers; after the last, begin again."""
-        index = (self._next + np.arange(n)) % len(self.entities)
-        self._next = int((self._next + n) % len(self.entities))
-        self.n_interactions += n
+        """Return the next n records as questions and answers, fewer at the end, each once."""
+        index = np.arange(self._next, min(self._next + n, len(self.entities)))
+        self._next += len(index)
+        self.n_interactions += len(index)
         asked = Prescriptions(self.entities[index], self.prescribed[index], self.centers)
         realized = self.realized[index]
         return asked, Response(realized, self._costs(asked.entities, realized, self.centers))

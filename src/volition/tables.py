@@ -88,6 +88,12 @@ def read_log(path: Path) -> tuple[dict[str, Any], list[int]]:
             raise ValueError(f"{path} has no column '{name}'; it has {', '.join(header)}.")
     if not lines:
         raise ValueError(f"{path} has a header but no rows.")
+    # A row without a realised cluster is an answer that never came.
+    kept = [n for n, cell in enumerate(cells["realized"]) if cell is not None and str(cell).strip()]
+    if not kept:
+        raise ValueError(f"{path} has no row with a realised cluster.")
+    cells = {name: [values[n] for n in kept] for name, values in cells.items()}
+    lines = [lines[n] for n in kept]
     columns: dict[str, Any] = {"entity": np.array([str(v) for v in cells["entity"]], dtype=object)}
     for name in ("prescribed", "realized", "cost"):
         if name in cells:

@@ -24,7 +24,6 @@ from volition.problem import BLOCK_ROWS
 from volition.storage import read_file, write_file
 from volition.validation import (
     FloatArray,
-    check_centers,
     check_entities,
     check_integer,
     check_scalar,
@@ -33,6 +32,7 @@ from volition.validation import (
 
 #: batches in a row without a single answer after which a population counts as silent
 SILENCE = 20
+CTRL_C, CALLBACK = "ended by Ctrl-C", "ended by on_batch"
 
 
 class SilentPopulationError(RuntimeError):
@@ -49,6 +49,9 @@ class Learner(ClusterMixin, BaseEstimator):
     #: whether costs alone are not enough
     needs_realized = False
 
+    cluster_centers_: Any
+    labels_: Any
+    distortion_: float
     n_clusters: int
     metric: Any
     exploration: float
@@ -77,12 +80,28 @@ class Learner(ClusterMixin, BaseEstimator):
         """Take in answers; everything is as fresh as it can be made, and nothing comes twice."""
 
     @abstractmethod
-    def _enough(self) -> bool:
-        """Whether a fit has learned what it set out to."""
+    def _enough(self) -> str | None:
+        """Return why a fit has learned what it set out to, or None if it has not."""
+
+    @abstractmethod
+    def _limit(self) -> int:
+        """Return how many questions a fit may ask at most."""
+
+    @abstractmethod
+    def _limit_is_default(self) -> bool:
+        """Whether nobody has said how many."""
 
     @abstractmethod
     def _conclude(self, thoroughly: bool) -> None:
         """Set centres and labels from what is known now; ``thoroughly`` at the end of a fit."""
+
+    @abstractmethod
+    def _relabel(self) -> None:
+        """Set labels from what is known, at the centres as they stand."""
+
+    @abstractmethod
+    def _accept(self, numbers: dict[str, Any]) -> None:
+        """Raise ValueError unless a saved state is of the kind that this learner keeps."""
 
     @abstractmethod
     def _behaviour_changed(self, change: Change) -> None:
@@ -124,7 +143,7 @@ class Learner(ClusterMixin, BaseEstimator):
         weight = check_weights(sample_weight, len(X))
         self._X = X
         self._weight = np.full(len(X), 1.0) if weight is None else weight * len(X)
-        self._rng = np.random.default_rng(self.random_state)
+        self._rng = np.random.default_rng(_seed(self.random_state))
         self._ledger = Ledger()
         self._monitor = Monitor(self.n_clusters)
         self.n_features_in_ = X.shape[1]
@@ -133,6 +152,7 @@ class Learner(ClusterMixin, BaseEstimator):
         self.n_repeated_ = 0
         self.history_: list[dict[str, float]] = []
         self.changes_: list[Change] = []
+        self._concluded = False
         self._begin()
         return self
 
@@ -180,8 +200,21 @@ class Learner(ClusterMixin, BaseEstimator):
             self._check_same(check_entities(X), checkpoint)
         else:
             self.start(X, sample_weight)
-        self._run(population, self._enough, checkpoint, checkpoint_every, on_batch)
+        # A log is read to its end: its answers cost nothing more.
+        free = hasattr(population, "replay") and self._limit_is_default()
+        enough = (lambda: None) if free else self._enough
+        limit = None if free else self._limit()
+        self._run(population, enough, checkpoint, checkpoint_every, on_batch, limit)
         return self
+
+    def _check_size(self, population: Any) -> None:
+        """Raise if the population says that it has another number of entities."""
+        theirs = getattr(population, "n_entities", len(self._X))
+        if theirs != len(self._X):
+            raise ValueError(
+                f"The population has {theirs} entities, the learner {len(self._X)}; both must "
+                "number the same ones (add_entities exists on both)."
+            )
 
     def _check_same(self, X: FloatArray, checkpoint: Any) -> None:
         """Raise unless the entities are those of the checkpoint, which may hold later ones too."""
@@ -224,64 +257,103 @@ class Learner(ClusterMixin, BaseEstimator):
             if X is None:
                 raise ValueError("The first partial_fit needs X, the entities.")
             self.start(X, sample_weight)
-        goal = self.n_interactions_ + (self._batch() if n_interactions is None else n_interactions)
-        self._run(population, lambda: self.n_interactions_ >= goal, limit=goal, thoroughly=False)
+        if n_interactions is not None:
+            check_integer(n_interactions, "n_interactions", 1)
+        goal = self.n_interactions_ + int(n_interactions or self._batch())
+
+        def enough() -> str | None:
+            return "as many questions as asked for" if self.n_interactions_ >= goal else None
+
+        self._run(population, enough, limit=goal, thoroughly=False)
         return self
 
     def _run(
         self,
         population: Population,
-        enough: Callable[[], bool],
+        enough: Callable[[], str | None],
         checkpoint: Any = None,
         every: float = 10.0,
         on_batch: Callable[[Learner], Any] | None = None,
         limit: int | None = None,
         thoroughly: bool = True,
     ) -> None:
+        self.interrupted_ = False
+        self._check_size(population)
+        try:
+            with _interruptible() as interrupted:
+                reason = self._loop(
+                    population, enough, interrupted, checkpoint, every, on_batch, limit
+                )
+        except BaseException:
+            if checkpoint is not None and self.n_answers_:
+                self.save(checkpoint, population)
+            raise
+        self.interrupted_ = reason == CTRL_C
+        self.stop_reason_ = reason
+        early = reason in (CTRL_C, CALLBACK)
+        # A run that ended early can be resumed as if it had not: nothing is concluded before.
+        if checkpoint is not None and early:
+            self.save(checkpoint, population)
+        if not self._concluded:
+            with self._few_threads():
+                self._conclude(thoroughly)
+            self._concluded = thoroughly and not early
+        if checkpoint is not None and not early:
+            self.save(checkpoint, population)
+
+    def _loop(
+        self,
+        population: Population,
+        enough: Callable[[], str | None],
+        interrupted: list[bool],
+        checkpoint: Any,
+        every: float,
+        on_batch: Callable[[Learner], Any] | None,
+        limit: int | None,
+    ) -> str:
+        """Ask and tell until enough is known; return why it ended."""
         saved, silent = monotonic(), 0
         replay = getattr(population, "replay", None)
-        self.interrupted_ = False
-        with _interruptible() as interrupted:
-            while not enough() and not interrupted:
-                n = (
-                    self._batch()
-                    if limit is None
-                    else min(self._batch(), limit - self.n_interactions_)
+        while True:
+            if (reason := enough()) is not None:
+                return reason
+            if interrupted:
+                return CTRL_C
+            n = self._batch() if limit is None else min(self._batch(), limit - self.n_interactions_)
+            if replay is None:
+                asked = self.ask(n)
+                response = self._answers(population, asked)
+            else:
+                asked, response = replay(n)
+                if len(asked) == 0:
+                    return "the log is at its end"
+                self.n_interactions_ += len(asked)
+            before = self.n_answers_
+            self.tell(asked, response)
+            silent = 0 if self.n_answers_ > before else silent + 1
+            if silent >= SILENCE:
+                raise SilentPopulationError(
+                    f"The population answered none of the last {silent * n} questions; what was "
+                    "learned before is kept."
                 )
-                if replay is not None:
-                    asked, response = replay(n)
-                    self.n_interactions_ += n
-                else:
-                    asked = self.ask(n)
-                    response = self._answers(population, asked)
-                before = self.n_answers_
-                self.tell(asked, response)
-                silent = 0 if self.n_answers_ > before else silent + 1
-                if silent >= SILENCE:
-                    raise SilentPopulationError(
-                        f"The population answered none of the last {silent * n} questions; what "
-                        "was learned before is kept."
-                    )
-                if checkpoint is not None and monotonic() - saved >= every:
-                    self.save(checkpoint, population)
-                    saved = monotonic()
-                if on_batch is not None and on_batch(self):
-                    break
-        self.interrupted_ = bool(interrupted)
-        with self._few_threads():
-            self._conclude(thoroughly)
-        if checkpoint is not None:
-            self.save(checkpoint, population)
+            if checkpoint is not None and monotonic() - saved >= every:
+                self.save(checkpoint, population)
+                saved = monotonic()
+            if on_batch is not None and on_batch(self):
+                return CALLBACK
 
     def _answers(self, population: Population, asked: Prescriptions) -> Response:
         try:
-            return population.respond(asked.entities, asked.prescribed, asked.centers)
+            response = population.respond(asked.entities, asked.prescribed, asked.centers)
+            if not isinstance(response, Response):
+                raise TypeError(f"respond returned {type(response).__name__}, not a Response")
         except Exception as error:
             self._conclude(thoroughly=False)
             raise RuntimeError(
                 f"The population failed after {self.n_answers_} answers "
                 f"({type(error).__name__}: {error}); what was learned before is kept."
             ) from error
+        return response
 
     def _batch(self) -> int:
         return (
@@ -339,8 +411,7 @@ class Learner(ClusterMixin, BaseEstimator):
         self
         """
         self._check_started()
-        cost = np.asarray(response.cost, dtype=np.float64)
-        realized = None if response.realized is None else np.asarray(response.realized)
+        cost, realized = response.cost, response.realized
         if cost.shape != (len(prescriptions),) or (
             realized is not None and realized.shape != cost.shape
         ):
@@ -355,7 +426,6 @@ class Learner(ClusterMixin, BaseEstimator):
                 "population must reveal them."
             )
         if realized is not None:
-            realized = realized.astype(np.int64)
             bad = rows[(realized[rows] < 0) | (realized[rows] >= self.n_clusters)]
             if len(bad):
                 raise ValueError(
@@ -365,7 +435,11 @@ class Learner(ClusterMixin, BaseEstimator):
         if prescriptions.ids is None:
             asked = self._from_elsewhere(prescriptions, rows)
         else:
-            new, asked = self._ledger.settle(np.asarray(prescriptions.ids)[rows])
+            new, asked = self._ledger.settle(
+                prescriptions.ids[rows],
+                prescriptions.entities[rows],
+                prescriptions.prescribed[rows],
+            )
             self.n_repeated_ += len(rows) - len(new)
             rows = rows[new]
         # Those who left since they were asked are of no concern any more.
@@ -374,6 +448,7 @@ class Learner(ClusterMixin, BaseEstimator):
         if len(rows) == 0:
             return self
         cost, realized = cost[rows], None if realized is None else realized[rows]
+        self._concluded = False
         self.n_answers_ += len(rows)
         good = asked.greedy > 0
         self._monitor.add_costs(cost[good], 1 / asked.propensity[good])
@@ -408,8 +483,9 @@ class Learner(ClusterMixin, BaseEstimator):
                     f"from 0 to {limit - 1}."
                 )
         ones = np.ones(len(rows), dtype=np.int8)
-        # Whoever chose these did not know what we know: for us they are as good as blind.
-        return Asked(-ones.astype(np.int64), entities, prescribed, ones * 1.0, 0 * ones, ones, ones)
+        # How these were chosen is not known: they say nothing of our own cost, nor of changes.
+        none = 0 * ones
+        return Asked(-ones.astype(np.int64), entities, prescribed, ones * 1.0, none, none, ones)
 
     def distortion_estimate(self) -> Estimate:
         """Return the mean cost that the best known prescriptions had of late, 95 % sure.
@@ -441,7 +517,9 @@ class Learner(ClusterMixin, BaseEstimator):
             Their numbers.
         """
         self._check_started()
-        X = check_centers(X, self.n_features_in_, "X")
+        X = check_entities(X).astype(np.float64)
+        if X.shape[1] != self.n_features_in_:
+            raise ValueError(f"X has {X.shape[1]} columns, but {self.n_features_in_} are expected.")
         self._cost.check(X)
         weight = (
             np.ones(len(X))
@@ -454,6 +532,7 @@ class Learner(ClusterMixin, BaseEstimator):
         self._X = np.concatenate([self._X, X])
         self._weight = np.concatenate([self._weight, weight])
         self._admit(first)
+        self._monitor.forget_choices()
         return np.arange(first, len(self._X))
 
     def remove_entities(self, entities: Any) -> Learner:
@@ -473,6 +552,8 @@ class Learner(ClusterMixin, BaseEstimator):
         if numbers.dtype.kind not in "iu" or (numbers < 0).any() or (numbers >= len(self._X)).any():
             raise ValueError(f"Entity numbers go from 0 to {len(self._X) - 1}, got {entities!r}.")
         self._weight[numbers] = 0
+        self._monitor.forget_choices()
+        self._relabel()
         return self
 
     # -- interruption -----------------------------------------------------------------------------
@@ -503,12 +584,15 @@ class Learner(ClusterMixin, BaseEstimator):
             "ledger": ledger,
             "monitor": monitor,
             "rng": self._rng.bit_generator.state,
+            "concluded": self._concluded,
+            "distortion": self.distortion_,
             "counts": [self.n_interactions_, self.n_answers_, self.n_repeated_],
             "history": self.history_,
             "changes": [list(change) for change in self.changes_],
             "population": population.state_dict() if hasattr(population, "state_dict") else None,
         }
         tensors = {"X": self._X, "weight": self._weight, "centers": self.cluster_centers_}
+        tensors["labels"] = self.labels_
         for prefix, group in (("learner", arrays), ("ledger", book), ("monitor", watched)):
             tensors |= {f"{prefix}.{name}": value for name, value in group.items()}
         return write_file(Path(path), tensors, "volition-learner", header)
@@ -537,6 +621,7 @@ class Learner(ClusterMixin, BaseEstimator):
                 f"{path} holds a {header['class']} with n_clusters={header['n_clusters']}, not a "
                 f"{type(self).__name__} with n_clusters={self.n_clusters}."
             )
+        self._accept(header["learner"])
         groups: dict[str, dict[str, np.ndarray]] = {"learner": {}, "ledger": {}, "monitor": {}}
         for name, value in tensors.items():
             prefix, _, rest = name.partition(".")
@@ -552,18 +637,36 @@ class Learner(ClusterMixin, BaseEstimator):
         self.history_ = header["history"]
         self.changes_ = [Change(*values) for values in header["changes"]]
         self._restore(header["learner"], groups["learner"])
+        self.labels_, self.distortion_ = tensors["labels"].copy(), header["distortion"]
+        self._concluded = header["concluded"]
         if header["population"] is not None and hasattr(population, "load_state_dict"):
-            population.load_state_dict(header["population"])
+            try:
+                population.load_state_dict(header["population"])
+            except (KeyError, TypeError, ValueError):
+                raise ValueError(
+                    f"{path} was made with another kind of population than {population!r}."
+                ) from None
 
     def _check_started(self) -> None:
         if not hasattr(self, "_X"):
             raise ValueError(f"{type(self).__name__} has not begun: call start(X) or fit first.")
 
 
+def _seed(random_state: Any) -> Any:
+    """Return a seed; a generator gives one, so that our own state is always of one kind."""
+    if isinstance(random_state, np.random.RandomState):
+        return int(random_state.randint(2**31))
+    if isinstance(random_state, np.random.Generator):
+        return int(random_state.integers(2**63))
+    return random_state
+
+
 def _plain(value: Any) -> Any:
     """Return a parameter as JSON can hold it; None for what belongs to the run, not the model."""
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
+    if isinstance(value, np.integer | np.floating):
+        return value.item()
     return value if isinstance(value, int | float | str) else None
 
 

@@ -76,14 +76,24 @@ class Ledger:
         for column, values in zip(self._book, kept, strict=True):
             column[kept.ids % size] = values
 
-    def settle(self, ids: IntArray) -> tuple[IntArray, Asked]:
-        """Tick off answers; return which rows are new, and what was asked in them."""
+    def settle(
+        self, ids: IntArray, entities: Any = None, prescribed: Any = None
+    ) -> tuple[IntArray, Asked]:
+        """Tick off answers; return which rows are new, and what was asked in them.
+
+        Where entities and prescribed clusters are given, they must be those of the questions.
+        """
         slots = ids % len(self._book.ids)
-        strange = np.flatnonzero((self._book.ids[slots] != ids) | (ids < 0))
+        unknown = (self._book.ids[slots] != ids) | (ids < 0)
+        if entities is not None:
+            unknown |= self._book.entities[slots] != entities
+            unknown |= self._book.prescribed[slots] != prescribed
+        strange = np.flatnonzero(unknown)
         if len(strange):
             raise ValueError(
-                f"Question {ids[strange[0]]} (row {strange[0]}) was never asked by this learner, "
-                f"or more than {self.patience} questions ago; nothing was learned from the batch."
+                f"Question {ids[strange[0]]} (row {strange[0]}) was never asked like this by this "
+                f"learner, or more than {self.patience} questions ago; nothing was learned from "
+                "the batch."
             )
         _, first = np.unique(ids, return_index=True)
         first = np.sort(first)

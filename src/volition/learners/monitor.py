@@ -22,8 +22,8 @@ from volition.validation import FloatArray
 WINDOWS = (50, 200, 800)
 #: a look is taken after this many more
 LOOK_EVERY = 25
-#: chance of a false alarm that one blindly drawn answer may add: 0.2 % in 10,000
-FALSE_ALARM = 2e-7
+#: chance of a false alarm that one blindly drawn answer may add: 0.2 % in 100,000
+FALSE_ALARM = 2e-8
 #: standard deviations below which no p-value can be small enough
 FAR = 3.5
 Z95 = 1.959963984540054
@@ -90,6 +90,11 @@ class Monitor:
         """Begin the running mean anew."""
         self.n_costs = 0
 
+    def forget_choices(self) -> None:
+        """Compare with nothing that came before: it was another behaviour, or other entities."""
+        self.seen[:] = 0
+        self.n_seen = self.n_looked = 0
+
     def add_choices(
         self, prescribed: IntArray, realized: IntArray, when: tuple[int, int]
     ) -> Change | None:
@@ -107,9 +112,7 @@ class Monitor:
                 self.n_looked = self.n_seen
                 change = self._look(when)
                 if change is not None:
-                    # What came before was another behaviour.
-                    self.seen[:] = 0
-                    self.n_seen = self.n_looked = 0
+                    self.forget_choices()
                     return change
         return None
 

@@ -39,6 +39,8 @@ FEWEST = 500
 GROWTH = 1.5
 #: share of the data's spread by which a centre moves before past costs no longer speak for it
 MOVED = 0.05
+#: lines of history beyond which every other one is dropped
+LONGEST_HISTORY = 20_000
 #: largest table of counts, in numbers
 MOST_NUMBERS = 200_000_000
 
@@ -118,9 +120,12 @@ class TabularClustering(Learner):
     n_interactions_, n_answers_, n_repeated_ : int
         Questions asked, answers learned from, and answers that came twice.
     history_ : list of dict
-        Per batch: interactions, answers, beta, distortion by table and by answers, regret.
+        Per batch: interactions, answers, beta, distortion by table and by answers. Of a very long
+        run, every other line is dropped now and then.
     changes_ : list of Change
         When behaviour is believed to have changed, and what shows it.
+    stop_reason_ : str
+        Why the last fit ended.
     interrupted_ : bool
         Whether Ctrl-C ended the fit early.
 
@@ -190,6 +195,8 @@ class TabularClustering(Learner):
         params = read_file(Path(path), "volition-learner")[1]["params"]
         for name in ("q_step", "center_step"):
             params[name] = params[name] and RobbinsMonro(**params[name])
+        if params["metric"] is not None and metric is not None:
+            raise ValueError(f"{path} holds its own metric; metric= is only for Python functions.")
         if params["metric"] is None and metric is None:
             raise ValueError(
                 f"{path} was made with a Python function as metric, which is not stored in the "
@@ -239,6 +246,7 @@ class TabularClustering(Learner):
             self._visits = np.zeros((n, K))
             self._share = np.full(K, 1 / K)
             self._batches_at_beta = 0
+            self._anchor = self.cluster_centers_.copy()
         self._unit = 1.0
         self._since_step = 0
         self._relabel()
@@ -364,7 +372,20 @@ class TabularClustering(Learner):
         self._note()
 
     def _count(self, asked: Asked, realized: IntArray) -> None:
-        i, j = asked.entities, asked.prescribed
+        # Answers of one pair within a slice do not foretell each other: slices are kept short.
+        slice_of = max(64, len(self._X) * self.n_clusters // 4)
+        for lo in range(0, len(realized), slice_of):
+            part = slice(lo, lo + slice_of)
+            self._count_few(asked.entities[part], asked.prescribed[part], realized[part])
+        known = float(self._table.sum()) / self._unit
+        # Steps that more answers would hardly change are not worth their time.
+        due = self._since_step >= max(50, len(self._X) // 10, 0.02 * known)
+        if due and known >= GROWTH * self._solved:
+            self._anneal(known)
+        elif due:
+            self._improve(5)
+
+    def _count_few(self, i: IntArray, j: IntArray, realized: IntArray) -> None:
         pooled, rows = self._pooled(), np.arange(len(i))
         # How well would each likeness have foretold these answers?
         counts = self._table[i, j] / self._unit
@@ -383,13 +404,6 @@ class TabularClustering(Learner):
             self._unit *= math.exp(fading)
         np.add.at(self._table, (i, j, realized), self._unit)
         self._since_step += len(i)
-        known = float(self._table.sum()) / self._unit
-        # Steps that more answers would hardly change are not worth their time.
-        due = self._since_step >= max(50, len(self._X) // 10, 0.02 * known)
-        if due and known >= GROWTH * self._solved:
-            self._anneal(known)
-        elif due:
-            self._improve(5)
 
     def _model(self) -> Problem:
         here = np.flatnonzero(self._weight > 0)
@@ -481,6 +495,9 @@ class TabularClustering(Learner):
         self.cluster_centers_ = self.cluster_centers_ - alpha * pull
         shake = 1e-3 * self._scale * math.sqrt(self._betas[0] / self.beta_)
         self.cluster_centers_ += shake * self._rng.standard_normal(self.cluster_centers_.shape)
+        if np.abs(self.cluster_centers_ - self._anchor).max() > 0.4 * MOVED * self._scale:
+            self._anchor = self.cluster_centers_.copy()
+            self._monitor.forget_costs()  # of another placement
 
     def _behaviour_changed(self, change: Change) -> None:
         if self.on_change == "report":
@@ -515,14 +532,24 @@ class TabularClustering(Learner):
                 "high": answers.high,
             }
         )
+        if len(self.history_) > LONGEST_HISTORY:
+            self.history_ = self.history_[1::2]
 
-    def _enough(self) -> bool:
+    def _enough(self) -> str | None:
         if self.n_interactions_ >= self._budget:
-            return True
+            return f"n_interactions={self._budget} reached"
         if not self._by_choices or self.n_answers_ < self._next_check:
-            return False
+            return None
+        if self.regret() < self.tol:
+            return f"expected regret below tol={self.tol:g}"
         self._next_check = math.ceil(1.05 * self.n_answers_)
-        return self.regret() < self.tol
+        return None
+
+    def _limit_is_default(self) -> bool:
+        return self.n_interactions == "auto"
+
+    def _limit(self) -> int:
+        return self._budget
 
     def _conclude(self, thoroughly: bool) -> None:
         if self._by_choices and self.n_answers_ and thoroughly:
@@ -573,19 +600,23 @@ class TabularClustering(Learner):
             "since_step": self._since_step,
             "beta": self.beta_,
             "betas": list(self._betas),
+            "scale": self._scale,
         }
         if self._by_choices:
             numbers |= {"solved": self._solved, "next_check": self._next_check}
             return numbers, {"table": self._table, "evidence": self._evidence}
         numbers["batches_at_beta"] = self._batches_at_beta
         arrays = {"table": self._table, "visits": self._visits, "share": self._share}
-        return numbers, arrays
+        return numbers, {**arrays, "anchor": self._anchor}
 
-    def _restore(self, numbers: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+    def _accept(self, numbers: dict[str, Any]) -> None:
         if numbers["estimate"] != self.estimate:
             raise ValueError(
                 f"The file holds estimate={numbers['estimate']!r}, not {self.estimate!r}."
             )
+
+    def _restore(self, numbers: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+        self._scale = numbers["scale"]
         self._unit, self._since_step = numbers["unit"], numbers["since_step"]
         self.beta_, self._betas = numbers["beta"], tuple(numbers["betas"])
         if self._by_choices:
@@ -594,4 +625,3 @@ class TabularClustering(Learner):
             self._batches_at_beta = numbers["batches_at_beta"]
         for name, value in arrays.items():
             setattr(self, f"_{name}", value)
-        self._relabel()

@@ -52,8 +52,9 @@ def plot_learning(learner: Learner, *, optimum: Any = None, ax: Any = None) -> A
         np.array([line[name] for line in learner.history_]) for name in names
     )
     ax.plot(when, table, color=BLUE, lw=1.5, label="according to what was learned")
-    ax.fill_between(when, low, high, color=ORANGE, alpha=0.25, lw=0)
-    ax.plot(when, observed, color=ORANGE, lw=1, label="mean of late answers, 95 %")
+    if np.isfinite(observed).any():
+        ax.fill_between(when, low, high, color=ORANGE, alpha=0.25, lw=0)
+        ax.plot(when, observed, color=ORANGE, lw=1, label="mean cost of recent answers, 95 %")
     if optimum is not None:
         steps = [(0, optimum)] if np.isscalar(optimum) else list(optimum)
         starts = [at for at, _ in steps] + [max(float(when[-1]), steps[-1][0])]
@@ -149,7 +150,7 @@ def plot_change(change: Change) -> Any:
             for j, k in np.ndindex(K, K):
                 ax.text(k, j, f"{share[j, k]:.2f}", ha="center", va="center", fontsize=8,
                         color="white" if share[j, k] > 0.6 else "black")  # fmt: skip
-        ax.set(xlabel="realised cluster", title=f"{name}: {int(table.sum())} answers")
+        ax.set(xlabel="realised cluster", title=f"{name}: {int(table.sum())} blind answers")
         ax.set(xticks=range(K), yticks=range(K))
     axes[0].set_ylabel("prescribed cluster")
     figure.colorbar(image, ax=axes[:2], label="share of answers", shrink=0.8)
@@ -166,7 +167,7 @@ def plot_change(change: Change) -> Any:
     )
     axes[2].legend(frameon=False, ncols=2, loc="upper center")
     figure.suptitle(
-        f"After {change.n_answers} answers: {change.what}, {change.before:.2f} to "
+        f"Noticed at interaction {change.n_interactions}: {change.what}, {change.before:.2f} to "
         f"{change.after:.2f} (p = {change.p_value:.1g})"
     )
     return figure
