@@ -100,6 +100,10 @@ class Learner(ClusterMixin, BaseEstimator):
         """Set labels from what is known, at the centres as they stand."""
 
     @abstractmethod
+    def _note(self) -> None:
+        """Add a line to the history."""
+
+    @abstractmethod
     def _accept(self, numbers: dict[str, Any]) -> None:
         """Raise ValueError unless a saved state is of the kind that this learner keeps."""
 
@@ -451,7 +455,8 @@ class Learner(ClusterMixin, BaseEstimator):
         self._concluded = False
         self.n_answers_ += len(rows)
         good = asked.greedy > 0
-        self._monitor.add_costs(cost[good], 1 / asked.propensity[good])
+        seen = None if realized is None else realized[good]
+        self._monitor.add_costs(cost[good], 1 / asked.propensity[good], asked.entities[good], seen)
         change = None
         if realized is not None:
             blind = asked.explored > 0
@@ -464,6 +469,7 @@ class Learner(ClusterMixin, BaseEstimator):
             self._behaviour_changed(change)
         with self._few_threads():
             self._learn(asked, realized, cost)
+        self._note()
         return self
 
     def _few_threads(self) -> AbstractContextManager[None]:
@@ -497,7 +503,7 @@ class Learner(ClusterMixin, BaseEstimator):
         Estimate
         """
         self._check_started()
-        return self._monitor.distortion()
+        return self._monitor.distortion(getattr(self, "_recost", None))
 
     # -- who comes and goes -----------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ whatever the learner has learned meanwhile.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,6 +28,9 @@ FALSE_ALARM = 2e-8
 #: standard deviations below which no p-value can be small enough
 FAR = 3.5
 Z95 = 1.959963984540054
+
+
+Recost = Callable[[IntArray, IntArray], FloatArray]
 
 
 class Estimate(NamedTuple):
@@ -60,27 +64,38 @@ class Monitor:
     """Running estimate of the distortion, and exact tests for a change of behaviour."""
 
     def __init__(self, n_clusters: int, window: int = 5000) -> None:
-        self.costs = np.zeros((window, 2))  # cost, weight
+        self.costs = np.zeros((window, 4))  # cost, weight, entity, realised cluster or -1
         self.n_costs = 0
+        self.stale = False  # whether the costs so far are to be forgotten when the next ones come
         self.seen = np.zeros((n_clusters, n_clusters), dtype=np.int64)
         self.recent = np.zeros((max(WINDOWS), 2), dtype=np.int64)
         self.n_seen = 0
         self.n_looked = 0
 
-    def add_costs(self, cost: FloatArray, weight: FloatArray) -> None:
+    def add_costs(
+        self, cost: FloatArray, weight: FloatArray, entities: IntArray, realized: IntArray | None
+    ) -> None:
         """Take in costs of prescriptions that were the best known when made."""
-        size = len(self.costs)
-        cost, weight = cost[-size:], weight[-size:]
-        slots = (self.n_costs + np.arange(len(cost))) % size
-        self.costs[slots, 0], self.costs[slots, 1] = cost, weight
-        self.n_costs += len(cost)
+        if self.stale and len(cost):
+            self.forget_costs()
+        rows = np.column_stack([cost, weight, entities, -np.ones(len(cost))])
+        if realized is not None:
+            rows[:, 3] = realized
+        rows = rows[-len(self.costs) :]
+        self.costs[(self.n_costs + np.arange(len(rows))) % len(self.costs)] = rows
+        self.n_costs += len(rows)
 
-    def distortion(self) -> Estimate:
-        """Return the mean cost of late, with its confidence interval."""
+    def distortion(self, recost: Recost | None = None) -> Estimate:
+        """Return the mean cost of late, with its confidence interval.
+
+        ``recost(entities, realized)`` gives costs at the centres as they stand now.
+        """
         n = min(self.n_costs, len(self.costs))
         if n < 2:
             return Estimate(math.nan, math.nan, math.nan, n)
-        cost, weight = self.costs[:n].T
+        cost, weight, entities, realized = self.costs[:n].T
+        if recost is not None and realized.min() >= 0:
+            cost = recost(entities.astype(np.int64), realized.astype(np.int64))
         share = weight / weight.sum()
         mean = float(share @ cost)
         error = Z95 * math.sqrt(float(share**2 @ (cost - mean) ** 2) * n / (n - 1))
@@ -89,6 +104,7 @@ class Monitor:
     def forget_costs(self) -> None:
         """Begin the running mean anew."""
         self.n_costs = 0
+        self.stale = False
 
     def forget_choices(self) -> None:
         """Compare with nothing that came before: it was another behaviour, or other entities."""
@@ -149,7 +165,12 @@ class Monitor:
 
     def state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """Return numbers and arrays to be saved."""
-        numbers = {"n_costs": self.n_costs, "n_seen": self.n_seen, "n_looked": self.n_looked}
+        numbers = {
+            "n_costs": self.n_costs,
+            "stale": self.stale,
+            "n_seen": self.n_seen,
+            "n_looked": self.n_looked,
+        }
         return numbers, {"costs": self.costs, "seen": self.seen, "recent": self.recent}
 
     def restore(self, numbers: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:

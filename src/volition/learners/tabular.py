@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.optimize import linear_sum_assignment
 
 from volition.annealing import anneal
 from volition.autonomy import RowAutonomy
@@ -37,8 +36,8 @@ LIKENESS = np.array([0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 1000.0, 10000.0])
 FEWEST = 500
 #: the centres are annealed anew when answers have grown by this factor; between, only improved
 GROWTH = 1.5
-#: share of the data's spread by which a centre moves before past costs no longer speak for it
-MOVED = 0.05
+#: share of the data's spread by which a centre jumps to become another one, with no past
+MOVED = 0.2
 #: lines of history beyond which every other one is dropped
 LONGEST_HISTORY = 20_000
 #: largest table of counts, in numbers
@@ -246,7 +245,6 @@ class TabularClustering(Learner):
             self._visits = np.zeros((n, K))
             self._share = np.full(K, 1 / K)
             self._batches_at_beta = 0
-            self._anchor = self.cluster_centers_.copy()
         self._unit = 1.0
         self._since_step = 0
         self._relabel()
@@ -369,7 +367,6 @@ class TabularClustering(Learner):
             self._count(asked, realized)
         else:
             self._average(asked, realized)
-        self._note()
 
     def _count(self, asked: Asked, realized: IntArray) -> None:
         # Answers of one pair within a slice do not foretell each other: slices are kept short.
@@ -441,8 +438,7 @@ class TabularClustering(Learner):
         """Take new centres if they are better for what is known, by more than a share."""
         if model.distortion(centers) >= (1 - gain) * model.distortion(self.cluster_centers_):
             return
-        far = np.linalg.norm(centers[:, None] - self.cluster_centers_[None], axis=2)
-        if far[linear_sum_assignment(far)].max() > MOVED * self._scale:
+        if np.abs(centers - self.cluster_centers_).max() > MOVED * self._scale:
             self._monitor.forget_costs()  # of another placement
         self.cluster_centers_ = np.array(centers, dtype=np.float64)
 
@@ -473,6 +469,7 @@ class TabularClustering(Learner):
         beta = low * (high / low) ** min(1.0, progress / 0.9)
         if beta > 1.02 * self.beta_:
             self.beta_, self._batches_at_beta = beta, 0
+            self._monitor.stale = True  # costs so far are of prescriptions made more blindly
         self._relabel()
 
     def _move_centers(self, i: IntArray, realized: IntArray, on_policy: np.ndarray) -> None:
@@ -495,9 +492,6 @@ class TabularClustering(Learner):
         self.cluster_centers_ = self.cluster_centers_ - alpha * pull
         shake = 1e-3 * self._scale * math.sqrt(self._betas[0] / self.beta_)
         self.cluster_centers_ += shake * self._rng.standard_normal(self.cluster_centers_.shape)
-        if np.abs(self.cluster_centers_ - self._anchor).max() > 0.4 * MOVED * self._scale:
-            self._anchor = self.cluster_centers_.copy()
-            self._monitor.forget_costs()  # of another placement
 
     def _behaviour_changed(self, change: Change) -> None:
         if self.on_change == "report":
@@ -512,6 +506,10 @@ class TabularClustering(Learner):
             self._visits[:] = np.minimum(self._visits, 1)
 
     # -- results ----------------------------------------------------------------------------------
+
+    def _recost(self, entities: IntArray, realized: IntArray) -> FloatArray:
+        """Return the costs of past answers at the centres as they stand."""
+        return self._distances(entities)[np.arange(len(entities)), realized]
 
     def _relabel(self) -> None:
         D = self._distances()
@@ -607,7 +605,7 @@ class TabularClustering(Learner):
             return numbers, {"table": self._table, "evidence": self._evidence}
         numbers["batches_at_beta"] = self._batches_at_beta
         arrays = {"table": self._table, "visits": self._visits, "share": self._share}
-        return numbers, {**arrays, "anchor": self._anchor}
+        return numbers, arrays
 
     def _accept(self, numbers: dict[str, Any]) -> None:
         if numbers["estimate"] != self.estimate:
