@@ -92,7 +92,7 @@ def plot_costs(estimated: Any, true: Any, *, ax: Any = None) -> Any:
     >>> matplotlib.use("Agg")
     >>> from volition.plotting import plot_costs
     >>> plot_costs([[1.0, 2.0]], [[1.1, 2.0]]).get_title()
-    'root mean square error 0.0707, 4.4 % of the mean'
+    'root mean square error 0.0707, 4.6 % of the mean'
     """
     a: FloatArray = np.asarray(estimated, dtype=float).ravel()
     b: FloatArray = np.asarray(true, dtype=float).ravel()
