@@ -5,10 +5,11 @@ from volition.autonomy import (
     CallableAutonomy,
     DistanceAutonomy,
     FixedAutonomy,
+    LogitAutonomy,
     Passive,
 )
 from volition.estimators import AutonomyAwareClustering
-from volition.learners import RobbinsMonro, TabularClustering
+from volition.learners import ADENClustering, Recipe, RobbinsMonro, TabularClustering
 from volition.persistence import load_model, save_model
 from volition.phase import CriticalPoint, critical_beta
 from volition.population import (
@@ -23,6 +24,7 @@ from volition.suggestion import suggest_n_clusters
 __version__ = "0.1.0"
 
 __all__ = [
+    "ADENClustering",
     "AnnealingResult",
     "AutonomyAwareClustering",
     "CallableAutonomy",
@@ -30,9 +32,11 @@ __all__ = [
     "DistanceAutonomy",
     "FixedAutonomy",
     "LoggedPopulation",
+    "LogitAutonomy",
     "Passive",
     "Population",
     "Prescriptions",
+    "Recipe",
     "Response",
     "RobbinsMonro",
     "SimulatedPopulation",

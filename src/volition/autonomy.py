@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
@@ -23,12 +23,13 @@ from volition.validation import FloatArray, check_scalar, check_stochastic
 
 
 @lru_cache(maxsize=64)
-def _identity(K: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+def identity(K: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return everybody's obedience."""
     return torch.eye(K, dtype=dtype, device=device)
 
 
 @lru_cache(maxsize=64)
-def _barred(K: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+def barred(K: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Log-weights that bar staying from counting as an override: -inf on the diagonal."""
     return torch.zeros(K, K, dtype=dtype, device=device).fill_diagonal_(-torch.inf)
 
@@ -99,11 +100,12 @@ class DenseTransition(Transition):
 class SoftmaxTransition(Transition):
     """Stay with probability 1 - kappa, else k != j with weight exp(a_jk + b_ik).
 
-    The weights factorise, so averages over k are two matrix products in O(nK) memory. A pair (i, j)
-    whose normaliser underflows (low temperature) is done again by an exact log-sum-exp.
+    ``kappa`` is a number, or one per entity and prescription, (n, K). The weights factorise, so
+    averages over k are two matrix products in O(nK) memory. A pair (i, j) whose normaliser
+    underflows (low temperature) is done again by an exact log-sum-exp.
     """
 
-    def __init__(self, kappa: float, a: Tensor, b: Tensor) -> None:
+    def __init__(self, kappa: float | Tensor, a: Tensor, b: Tensor) -> None:
         self.kappa = kappa
         self.a = a  # (K, K), minus infinity on the diagonal
         self.b = b  # (n, K)
@@ -136,15 +138,17 @@ class SoftmaxTransition(Transition):
 
     def realized(self, W: Tensor) -> Tensor:
         A, B, Z, (i, j), kept = self._factors
-        away = B * ((W / Z if kept is None else W * kept / Z) @ A)
+        moved = self.kappa * W
+        away = B * ((moved / Z if kept is None else moved * kept / Z) @ A)
         if kept is not None:
-            away = away.index_add(0, i, self._alternatives(i, j) * W[i, j, None])
-        return (1 - self.kappa) * W + self.kappa * away
+            away = away.index_add(0, i, self._alternatives(i, j) * moved[i, j, None])
+        return W - moved + away
 
     def conditional(self, prescribed: Tensor) -> Tensor:
         i = torch.arange(len(prescribed), device=prescribed.device)
-        p = self.kappa * self._alternatives(i, prescribed)
-        p[i, prescribed] = 1 - self.kappa
+        kappa = self.kappa[i, prescribed] if isinstance(self.kappa, Tensor) else self.kappa
+        p = self._alternatives(i, prescribed) * torch.as_tensor(kappa).reshape(-1, 1)
+        p[i, prescribed] = 1 - kappa
         return p
 
 
@@ -203,7 +207,7 @@ class Passive(Autonomy):
     """
 
     def shared(self, Y: Tensor, cost: Cost) -> Tensor:
-        return _identity(len(Y), Y.dtype, Y.device)[None]
+        return identity(len(Y), Y.dtype, Y.device)[None]
 
     def scaled(self, t: float) -> Passive:
         return self
@@ -365,8 +369,8 @@ class DistanceAutonomy(Autonomy):
 
     def _pull(self, Y: Tensor, cost: Cost) -> Tensor:
         """Log-weight of each alternative seen from each prescribed centre, (K, K)."""
-        barred = _barred(len(Y), Y.dtype, Y.device)
-        return torch.add(barred, cost.pairwise(Y, Y), alpha=-self.zeta / self.temperature)
+        away = barred(len(Y), Y.dtype, Y.device)
+        return torch.add(away, cost.pairwise(Y, Y), alpha=-self.zeta / self.temperature)
 
     @property
     def by_entity(self) -> bool:  # type: ignore[override]
@@ -374,7 +378,7 @@ class DistanceAutonomy(Autonomy):
         return self.kappa > 0 and self.gamma > 0
 
     def shared(self, Y: Tensor, cost: Cost) -> Tensor:
-        obey = _identity(len(Y), Y.dtype, Y.device)
+        obey = identity(len(Y), Y.dtype, Y.device)
         if len(Y) == 1 or self.kappa == 0:  # nowhere else to go, or no wish to
             return obey[None]
         away = torch.softmax(self._pull(Y, cost), dim=1)
@@ -397,6 +401,86 @@ class DistanceAutonomy(Autonomy):
 
     def scaled(self, t: float) -> DistanceAutonomy:
         return DistanceAutonomy(self.kappa * t, self.gamma, self.zeta, self.temperature)
+
+
+@dataclass(frozen=True)
+class LogitAutonomy(Autonomy):
+    """Logits that are linear in costs: what a log of choices can be fitted to.
+
+    Prescribed j, entity i stays with log-odds ``stay + own d(x_i, y_j)``; otherwise it goes to
+    k != j with probability proportional to exp(pair d(y_j, y_k) + entity d(x_i, y_k)). Coefficients
+    may have any sign. `DistanceAutonomy` is the case ``own=0, pair=-zeta/T, entity=-gamma/T``.
+
+    Parameters
+    ----------
+    stay : float
+        Log-odds of obeying at no distance.
+    own : float, default=0.0
+        By how much they change with the cost of obeying.
+    pair : float, default=0.0
+        Weight of the distance from the prescribed centre to the alternative.
+    entity : float, default=0.0
+        Weight of the distance from the entity to the alternative.
+    share : float, default=1.0
+        Factor on the probability of overriding, in [0, 1].
+
+    Examples
+    --------
+    >>> from volition import LogitAutonomy
+    >>> LogitAutonomy(2.0, pair=-10.0)
+    LogitAutonomy(stay=2.0, own=0.0, pair=-10.0, entity=0.0, share=1.0)
+    """
+
+    stay: float
+    own: float = 0.0
+    pair: float = 0.0
+    entity: float = 0.0
+    share: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("stay", "own", "pair", "entity"):
+            value = check_scalar(getattr(self, name), name, -np.inf)
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "share", check_scalar(self.share, "share", 0, 1))
+
+    @property
+    def depends_on_centers(self) -> bool:  # type: ignore[override]
+        """Whether p changes when the centres move."""
+        return self.share > 0 and (self.pair != 0 or self.by_entity)
+
+    @property
+    def by_entity(self) -> bool:  # type: ignore[override]
+        """Whether p differs between entities."""
+        return self.share > 0 and (self.own != 0 or self.entity != 0)
+
+    def _leave(self, Y: Tensor, cost: Cost) -> Tensor:
+        return barred(len(Y), Y.dtype, Y.device) + self.pair * cost.pairwise(Y, Y)
+
+    def shared(self, Y: Tensor, cost: Cost) -> Tensor:
+        obey = identity(len(Y), Y.dtype, Y.device)
+        if len(Y) == 1 or self.share == 0:
+            return obey[None]
+        kappa = self.share * float(torch.sigmoid(torch.tensor(-self.stay, dtype=torch.float64)))
+        return torch.lerp(obey, torch.softmax(self._leave(Y, cost), dim=1), kappa)[None]
+
+    def transition(self, chunk: Chunk, Y: Tensor, cost: Cost) -> Transition:
+        if not self.by_entity or len(Y) == 1:
+            return SharedTransition(self.shared(Y, cost)[0])
+        kappa = self.share * torch.sigmoid(-self.stay - self.own * chunk.D)
+        return SoftmaxTransition(kappa, self._leave(Y, cost), self.entity * chunk.D)
+
+    def conditional_each(self, X: Tensor, prescribed: Tensor, Y: Tensor, cost: Cost) -> Tensor:
+        i, D = torch.arange(len(X), device=X.device), cost.each(X, Y)
+        kappa = self.share * torch.sigmoid(-self.stay - self.own * D[i, prescribed])
+        kappa = kappa * (Y.shape[1] > 1)
+        logits = self.pair * cost.each(Y[i, prescribed], Y) + self.entity * D
+        logits[i, prescribed] = -torch.inf
+        p = kappa[:, None] * logits.softmax(1).nan_to_num()
+        p[i, prescribed] = 1 - kappa
+        return p
+
+    def scaled(self, t: float) -> LogitAutonomy:
+        return replace(self, share=self.share * t)
 
 
 class CallableAutonomy(Autonomy):

@@ -18,13 +18,16 @@ from volition.autonomy import (
 )
 from volition.costs import METRICS, Cost, resolve_cost
 from volition.estimators import AutonomyAwareClustering
-from volition.learners import Learner, TabularClustering
+from volition.learners import ADENClustering, Learner, TabularClustering
 from volition.portfolio import Candidate
 from volition.schedules import Critical, Explicit, Geometric
 from volition.solvers import Armijo, FixedPoint, Gradient
 from volition.storage import read_file, write_file
 
 FORMAT, LEARNER = "volition-model", "volition-learner"
+_LEARNERS: dict[str, type[Learner]] = {
+    cls.__name__: cls for cls in (ADENClustering, TabularClustering)
+}
 
 _ARRAYS = ("cluster_centers_", "labels_", "policy_", "betas_")
 _SCALARS = (
@@ -58,7 +61,7 @@ def save_model(model: AutonomyAwareClustering | Learner, path: Any) -> Path:
 
     Parameters
     ----------
-    model : AutonomyAwareClustering or TabularClustering
+    model : AutonomyAwareClustering, TabularClustering or ADENClustering
         A fitted model. Learners are saved with all that they need to go on.
     path : path
         Where to write; by custom ending in ``.safetensors``.
@@ -117,7 +120,7 @@ def load_model(
 
     Returns
     -------
-    AutonomyAwareClustering or TabularClustering
+    AutonomyAwareClustering, TabularClustering or ADENClustering
 
     Examples
     --------
@@ -128,7 +131,7 @@ def load_model(
     if header["format"] == LEARNER:
         if autonomy is not None:
             raise ValueError(f"{path} holds a learner, which knows no autonomy= to be given.")
-        return TabularClustering.from_file(path, metric=metric)
+        return _LEARNERS[header["class"]].from_file(path, metric=metric)
     given = {"autonomy": autonomy, "metric": metric}
     for name, value in given.items():
         saved = header["params"][name]

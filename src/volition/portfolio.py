@@ -215,7 +215,7 @@ class Search:
         return sorted(kept, key=lambda one: one.value)
 
     def _report(self, name: str, found: Found, began: float, before: int) -> bool:
-        cost = self._work.moments(found.centers, math.inf).free_energy
+        cost = self._work.free_energy(found.centers, math.inf)
         candidate = Candidate(name, cost, self.n_iter - before, perf_counter() - began)
         self.candidates.append(candidate)
         return bool(self.on_end(candidate, found.centers, self.beta_of(self._work, found.centers)))
@@ -291,7 +291,7 @@ class Search:
 
     def value(self, problem: Problem, Y: FloatArray) -> float:
         """Return the free energy that counts: the distortion, when beta is infinite."""
-        return problem.moments(Y, self.beta).free_energy
+        return problem.free_energy(Y, self.beta)
 
     def polish(
         self, problem: Problem, Y: FloatArray, ladder: tuple[float, ...] = LADDER
@@ -306,7 +306,7 @@ class Search:
 
     def hardness(self, problem: Problem, Y: FloatArray) -> float:
         """Return the distortion, kept away from zero: the cost that sets the scale of beta."""
-        return max(problem.moments(Y, math.inf).free_energy, 1e-9 * problem.cost_scale)
+        return max(problem.free_energy(Y, math.inf), 1e-9 * problem.cost_scale)
 
     def _descend(
         self, problem: Problem, Y: FloatArray, beta: float, max_iter: int, tol: float

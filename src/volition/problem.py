@@ -270,6 +270,13 @@ class Problem:
             moment = moment + mass[:, None] * self.origin
             return Moments(float(energy), mass, moment, prescribed)
 
+    def free_energy(self, Y: Any, beta: float) -> float:
+        """Return the free energy; at infinite beta, the distortion."""
+        if self.collapses:
+            return self.moments(Y, beta).free_energy
+        (energy,) = self._sum_general(self._local(self.centers(Y)), beta, "energy")
+        return float(energy)
+
     def value_and_gradient(self, Y: Any, beta: float) -> tuple[float, Tensor]:
         """Return the free energy and its exact gradient, p(Y) included."""
         if self.collapses:
@@ -529,6 +536,8 @@ class Problem:
             pi, energy = _gibbs(expected.detach(), beta)
             W = pi * rho
             F = (energy * rho).sum(dtype=torch.float64)
+            if want == "energy":
+                return (F,)
             if want == "moments":
                 R = transition.realized(W)
                 return F, R.sum(0, dtype=torch.float64), (R.T @ chunk.X).double()

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClusterMixin
@@ -32,6 +32,10 @@ from volition.validation import (
 
 #: batches in a row without a single answer after which a population counts as silent
 SILENCE = 20
+#: lines of history beyond which every other one is dropped
+LONGEST_HISTORY = 20_000
+#: kind of file
+KIND = "volition-learner"
 CTRL_C, CALLBACK = "ended by Ctrl-C", "ended by on_batch"
 
 
@@ -52,10 +56,10 @@ class Learner(ClusterMixin, BaseEstimator):
     cluster_centers_: Any
     labels_: Any
     distortion_: float
+    beta_: float
     n_clusters: int
     metric: Any
     exploration: float
-    batch_size: int | str
     random_state: Any
 
     # -- for subclasses ---------------------------------------------------------------------------
@@ -69,15 +73,20 @@ class Learner(ClusterMixin, BaseEstimator):
         """Make room for the entities from number ``first`` on."""
 
     @abstractmethod
-    def _choose(self, entities: IntArray, blind: np.ndarray) -> tuple[IntArray, Any, Any]:
-        """Return prescriptions, their probabilities, and whether each is the best known.
+    def _choose(
+        self, entities: IntArray, blind: np.ndarray
+    ) -> tuple[IntArray, Any, Any, FloatArray]:
+        """Return prescriptions, their probabilities, whether each is the best known, and centres.
 
-        Where ``blind``, the prescription is drawn uniformly.
+        Where ``blind``, the prescription is drawn uniformly. Centres are (K, d), or (n, K, d) where
+        each question has its own.
         """
 
     @abstractmethod
-    def _learn(self, asked: Asked, realized: IntArray | None, cost: FloatArray) -> None:
-        """Take in answers; everything is as fresh as it can be made, and nothing comes twice."""
+    def _learn(
+        self, asked: Asked, realized: IntArray | None, cost: FloatArray, centers: FloatArray
+    ) -> None:
+        """Take in answers, none of which comes twice, and the centres at which they were given."""
 
     @abstractmethod
     def _enough(self) -> str | None:
@@ -99,9 +108,9 @@ class Learner(ClusterMixin, BaseEstimator):
     def _relabel(self) -> None:
         """Set labels from what is known, at the centres as they stand."""
 
-    @abstractmethod
-    def _note(self) -> None:
-        """Add a line to the history."""
+    def _figures(self) -> dict[str, float]:
+        """Return what else belongs into a line of the history."""
+        return {}
 
     @abstractmethod
     def _accept(self, numbers: dict[str, Any]) -> None:
@@ -121,6 +130,39 @@ class Learner(ClusterMixin, BaseEstimator):
 
     # -- the life of a learner --------------------------------------------------------------------
 
+    @classmethod
+    def _params_from(cls, params: dict[str, Any]) -> dict[str, Any]:
+        """Return constructor parameters from what JSON could hold of them."""
+        return params
+
+    @classmethod
+    def from_file(cls, path: Any, *, metric: Any = None) -> Self:
+        """Return the learner that `save` wrote, ready to go on.
+
+        Parameters
+        ----------
+        path : path
+            The file.
+        metric : callable or Cost, optional
+            Needed if the metric is a Python function, which is not stored.
+
+        Returns
+        -------
+        Learner
+        """
+        params = cls._params_from(read_file(Path(path), KIND)[1]["params"])
+        if params["metric"] is not None and metric is not None:
+            raise ValueError(f"{path} holds its own metric; metric= is only for Python functions.")
+        if params["metric"] is None and metric is None:
+            raise ValueError(
+                f"{path} was made with a Python function as metric, which is not stored in the "
+                "file; give it as metric=."
+            )
+        params["metric"] = params["metric"] or metric
+        learner = cls(**params)
+        learner.resume(path)
+        return learner
+
     def start(self, X: Any, sample_weight: Any = None) -> Learner:
         """Begin with these entities and no knowledge; needed before the first :meth:`ask`.
 
@@ -137,8 +179,6 @@ class Learner(ClusterMixin, BaseEstimator):
         """
         check_integer(self.n_clusters, "n_clusters", 1)
         check_scalar(self.exploration, "exploration", 0, 1)
-        if self.batch_size != "auto":
-            check_integer(self.batch_size, "batch_size", 1, " or 'auto'")
         X = check_entities(X).astype(np.float64)
         self._cost: Cost = resolve_cost(self.metric)
         self._cost.check(X)
@@ -207,7 +247,7 @@ class Learner(ClusterMixin, BaseEstimator):
         # A log is read to its end: its answers cost nothing more.
         free = hasattr(population, "replay") and self._limit_is_default()
         enough = (lambda: None) if free else self._enough
-        limit = None if free else self._limit()
+        limit = None if free else self._limit
         self._run(population, enough, checkpoint, checkpoint_every, on_batch, limit)
         return self
 
@@ -268,7 +308,7 @@ class Learner(ClusterMixin, BaseEstimator):
         def enough() -> str | None:
             return "as many questions as asked for" if self.n_interactions_ >= goal else None
 
-        self._run(population, enough, limit=goal, thoroughly=False)
+        self._run(population, enough, limit=lambda: goal, thoroughly=False)
         return self
 
     def _run(
@@ -278,7 +318,7 @@ class Learner(ClusterMixin, BaseEstimator):
         checkpoint: Any = None,
         every: float = 10.0,
         on_batch: Callable[[Learner], Any] | None = None,
-        limit: int | None = None,
+        limit: Callable[[], int] | None = None,
         thoroughly: bool = True,
     ) -> None:
         self.interrupted_ = False
@@ -313,7 +353,7 @@ class Learner(ClusterMixin, BaseEstimator):
         checkpoint: Any,
         every: float,
         on_batch: Callable[[Learner], Any] | None,
-        limit: int | None,
+        limit: Callable[[], int] | None,
     ) -> str:
         """Ask and tell until enough is known; return why it ended."""
         saved, silent = monotonic(), 0
@@ -323,7 +363,9 @@ class Learner(ClusterMixin, BaseEstimator):
                 return reason
             if interrupted:
                 return CTRL_C
-            n = self._batch() if limit is None else min(self._batch(), limit - self.n_interactions_)
+            n = self._batch()
+            if limit is not None:
+                n = min(n, limit() - self.n_interactions_)
             if replay is None:
                 asked = self.ask(n)
                 response = self._answers(population, asked)
@@ -359,10 +401,9 @@ class Learner(ClusterMixin, BaseEstimator):
             ) from error
         return response
 
+    @abstractmethod
     def _batch(self) -> int:
-        return (
-            max(64, min(4096, len(self._X))) if self.batch_size == "auto" else int(self.batch_size)
-        )
+        """Return how many questions are asked at a time."""
 
     # -- ask and tell -----------------------------------------------------------------------------
 
@@ -385,10 +426,10 @@ class Learner(ClusterMixin, BaseEstimator):
         entities = self._draw_entities(n)
         blind = self._rng.random(n) < self.exploration
         with self._few_threads():
-            prescribed, propensity, greedy = self._choose(entities, blind)
+            prescribed, propensity, greedy, centers = self._choose(entities, blind)
         ids = self._ledger.issue(entities, prescribed, propensity, greedy, blind)
         self.n_interactions_ += n
-        return Prescriptions(entities, prescribed, self.cluster_centers_.copy(), ids)
+        return Prescriptions(entities, prescribed, centers, ids)
 
     def _draw_entities(self, n: int) -> IntArray:
         """Draw entities in proportion to their weights, spread evenly over a random order."""
@@ -422,6 +463,11 @@ class Learner(ClusterMixin, BaseEstimator):
             raise ValueError(
                 f"{len(prescriptions)} prescriptions, but {len(response)} answers; there must be "
                 "one row for each (cost NaN where no answer came)."
+            )
+        if prescriptions.centers.shape[-2:] != self.cluster_centers_.shape:
+            raise ValueError(
+                f"The prescriptions' centres have shape {prescriptions.centers.shape}, but "
+                f"{self.cluster_centers_.shape} is expected."
             )
         rows = np.flatnonzero(np.isfinite(cost))
         if realized is None and self.needs_realized:
@@ -467,10 +513,29 @@ class Learner(ClusterMixin, BaseEstimator):
             self.changes_.append(change)
             self._monitor.forget_costs()
             self._behaviour_changed(change)
+        shown = prescriptions.centers
         with self._few_threads():
-            self._learn(asked, realized, cost)
+            self._learn(asked, realized, cost, shown if shown.ndim == 2 else shown[rows])
         self._note()
         return self
+
+    def _note(self) -> None:
+        """Add a line to the history."""
+        answers = self.distortion_estimate()
+        self.history_.append(
+            {
+                "interactions": self.n_interactions_,
+                "answers": self.n_answers_,
+                "beta": self.beta_,
+                "distortion": self.distortion_,
+                "observed": answers.value,
+                "low": answers.low,
+                "high": answers.high,
+                **self._figures(),
+            }
+        )
+        if len(self.history_) > LONGEST_HISTORY:
+            self.history_ = self.history_[1::2]
 
     def _few_threads(self) -> AbstractContextManager[None]:
         """Steps on few entities are small: threads would only wait for each other."""
@@ -601,7 +666,7 @@ class Learner(ClusterMixin, BaseEstimator):
         tensors["labels"] = self.labels_
         for prefix, group in (("learner", arrays), ("ledger", book), ("monitor", watched)):
             tensors |= {f"{prefix}.{name}": value for name, value in group.items()}
-        return write_file(Path(path), tensors, "volition-learner", header)
+        return write_file(Path(path), tensors, KIND, header)
 
     def resume(self, path: Any, population: Any = None) -> Learner:
         """Go on from a file that :meth:`save` wrote, in this process or another.
@@ -621,7 +686,7 @@ class Learner(ClusterMixin, BaseEstimator):
         return self
 
     def _load(self, path: Path, population: Any = None) -> None:
-        tensors, header = read_file(path, "volition-learner")
+        tensors, header = read_file(path, KIND)
         if header["class"] != type(self).__name__ or header["n_clusters"] != self.n_clusters:
             raise ValueError(
                 f"{path} holds a {header['class']} with n_clusters={header['n_clusters']}, not a "

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,6 @@ from volition.population import IntArray, Population
 from volition.problem import Problem
 from volition.schedules import Geometric
 from volition.solvers import Gradient
-from volition.storage import read_file
 from volition.validation import FloatArray, check_entities, check_integer, check_scalar
 
 #: how many answers of an entity everybody's answers are worth: the candidates
@@ -38,8 +36,6 @@ FEWEST = 500
 GROWTH = 1.5
 #: share of the data's spread by which a centre jumps to become another one, with no past
 MOVED = 0.2
-#: lines of history beyond which every other one is dropped
-LONGEST_HISTORY = 20_000
 #: largest table of counts, in numbers
 MOST_NUMBERS = 200_000_000
 
@@ -177,34 +173,9 @@ class TabularClustering(Learner):
         self.random_state = random_state
 
     @classmethod
-    def from_file(cls, path: Any, *, metric: Any = None) -> TabularClustering:
-        """Return the learner that `save` wrote, ready to go on.
-
-        Parameters
-        ----------
-        path : path
-            The file.
-        metric : callable or Cost, optional
-            Needed if the metric is a Python function, which is not stored.
-
-        Returns
-        -------
-        TabularClustering
-        """
-        params = read_file(Path(path), "volition-learner")[1]["params"]
-        for name in ("q_step", "center_step"):
-            params[name] = params[name] and RobbinsMonro(**params[name])
-        if params["metric"] is not None and metric is not None:
-            raise ValueError(f"{path} holds its own metric; metric= is only for Python functions.")
-        if params["metric"] is None and metric is None:
-            raise ValueError(
-                f"{path} was made with a Python function as metric, which is not stored in the "
-                "file; give it as metric=."
-            )
-        params["metric"] = params["metric"] or metric
-        learner = cls(**params)
-        learner.resume(path)
-        return learner
+    def _params_from(cls, params: dict[str, Any]) -> dict[str, Any]:
+        steps = {name: params[name] for name in ("q_step", "center_step")}
+        return params | {name: law and RobbinsMonro(**law) for name, law in steps.items()}
 
     # -- beginning --------------------------------------------------------------------------------
 
@@ -212,6 +183,8 @@ class TabularClustering(Learner):
         n, K = len(self._X), self.n_clusters
         check_scalar(self.forgetting, "forgetting", 0, 1)
         check_scalar(self.tol, "tol", 0)
+        if self.batch_size != "auto":
+            check_integer(self.batch_size, "batch_size", 1, " or 'auto'")
         for name, allowed in (
             ("estimate", ("choices", "costs")),
             ("on_change", ("forget", "report")),
@@ -258,6 +231,11 @@ class TabularClustering(Learner):
         if self.n_interactions == "auto":
             return 100 * len(self._X) * self.n_clusters
         return int(self.n_interactions)
+
+    def _batch(self) -> int:
+        if self.batch_size == "auto":
+            return max(64, min(4096, len(self._X)))
+        return int(self.batch_size)
 
     def _distances(self, rows: Any = slice(None)) -> FloatArray:
         x = torch.from_numpy(np.ascontiguousarray(self._X[rows]))
@@ -337,7 +315,9 @@ class TabularClustering(Learner):
 
     # -- asking -----------------------------------------------------------------------------------
 
-    def _choose(self, entities: IntArray, blind: np.ndarray) -> tuple[IntArray, Any, Any]:
+    def _choose(
+        self, entities: IntArray, blind: np.ndarray
+    ) -> tuple[IntArray, Any, Any, FloatArray]:
         K, rows = self.n_clusters, np.arange(len(entities))
         D = self._distances(entities)
         q = self._expected(entities, D)
@@ -357,11 +337,14 @@ class TabularClustering(Learner):
         drawn = (np.cumsum(pi, axis=1) < u).sum(1).clip(max=K - 1)
         prescribed = np.where(blind, self._rng.integers(0, K, len(entities)), drawn)
         chance = (1 - self.exploration) * pi[rows, prescribed] + self.exploration / K
-        return prescribed, np.maximum(chance, 1e-12), prescribed == best
+        centers = self.cluster_centers_.copy()
+        return prescribed, np.maximum(chance, 1e-12), prescribed == best, centers
 
     # -- learning ---------------------------------------------------------------------------------
 
-    def _learn(self, asked: Asked, realized: IntArray | None, cost: FloatArray) -> None:
+    def _learn(
+        self, asked: Asked, realized: IntArray | None, cost: FloatArray, centers: FloatArray
+    ) -> None:
         assert realized is not None
         if self._by_choices:
             self._count(asked, realized)
@@ -516,22 +499,6 @@ class TabularClustering(Learner):
         q = self._expected(slice(None), D)
         self.labels_ = np.where(self._weight > 0, q.argmin(1), -1)
         self.distortion_ = float(self._weight @ q.min(1) / max(self._weight.sum(), 1e-300))
-
-    def _note(self) -> None:
-        answers = self.distortion_estimate()
-        self.history_.append(
-            {
-                "interactions": self.n_interactions_,
-                "answers": self.n_answers_,
-                "beta": self.beta_,
-                "distortion": self.distortion_,
-                "observed": answers.value,
-                "low": answers.low,
-                "high": answers.high,
-            }
-        )
-        if len(self.history_) > LONGEST_HISTORY:
-            self.history_ = self.history_[1::2]
 
     def _enough(self) -> str | None:
         if self.n_interactions_ >= self._budget:

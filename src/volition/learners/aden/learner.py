@@ -1,0 +1,920 @@
+"""`ADENClustering`: learn from costs alone (Algorithm 2, and a recipe that needs far less).
+
+Answers are asked for at perturbed centres, in stages. What a stage is depends on what the costs
+say. Where the metric is known, a cost usually tells which centre has served: the network then
+learns choices by likelihood, centres are searched for on what it has learned, and the next stage
+asks around the best of them. Where costs match no centre (noise, a travel time that only the
+population knows) the network learns expected costs by squared errors, as published, and the centres
+follow the network's free energy down while beta rises, one beta per stage.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+
+from volition.autonomy import Autonomy, Chunk
+from volition.learners.aden.models import NetworkAutonomy, Units
+from volition.learners.aden.network import HEADS, ADENetwork, load_network, save_network
+from volition.learners.aden.recipe import Recipe, resolve_recipe
+from volition.learners.aden.replay import Batch, Replay
+from volition.learners.aden.training import LogitFit, Trainer, fit_logits, losses, prepare
+from volition.learners.base import Learner
+from volition.learners.ledger import Asked
+from volition.learners.monitor import Change
+from volition.phase import first_beta
+from volition.population import IntArray, Population
+from volition.portfolio import Search, canonical_order, thin
+from volition.problem import Problem
+from volition.solvers import Gradient
+from volition.validation import FloatArray, check_entities, check_integer, check_scalar
+
+#: answers at random layouts after which it is decided whether costs tell the realised cluster
+PROBE = 256
+#: by how much a cost may differ from a distance and still be it, as a share
+EXACT = 1e-6
+#: share of answers that must match a distance
+MATCHED = 0.99
+#: answers of the first stage of a network of choices; each later stage has twice as many
+FIRST_STAGE = 2000
+#: answers that a network of choices asks for at most, unless told otherwise
+MOST_CHOICES = 100_000
+#: share of layouts that are random over the data, and not around the best centres
+ROAMING = 0.3
+#: one group of answers in so many is held out to judge the network
+HELD_OUT = 6
+#: steps between looks at the held-out answers, and looks without a gain after which training ends
+LOOK, PATIENCE = 25, 3
+#: entities by which centres are moved, at most
+MOVED_BY = 3000
+#: answers by which replicas that differ are compared, each
+JUDGED = 20_000
+#: share by which replicas must differ to be different
+DIFFERENT = 2e-3
+#: one layout in so many is the centres as they stand, to see what they cost
+WATCHED = 8
+#: rows that go through the network at a time
+ROWS = 16_384
+
+
+class ADENClustering(Learner):
+    """Learn centres and prescriptions from costs alone, with a network that sees the centres.
+
+    Parameters
+    ----------
+    n_clusters : int, default=8
+        Number of centres.
+    metric : str, Cost or callable, default="sqeuclidean"
+        Cost of being served, as far as it is known: the network's baseline. Costs that the
+        population reports may be others.
+    preset : {"cpu", "paper"} or Recipe, default="cpu"
+        Size of the network and how it is trained; see `Recipe`.
+    head : {"auto", "choices", "costs"} or None
+        What the network estimates: p(k | j, i), which needs costs that tell which centre has
+        served, or expected costs, as published. "auto" looks at the first answers. None: as the
+        preset says.
+    network : path or ADENetwork, optional
+        A network to start from, trained on this problem or another one of as many features.
+    n_interactions : int or "auto", default="auto"
+        Questions that a fit may ask. By default a network of choices asks until its centres no
+        longer improve by more than ``tol``, at most 100,000; a network of costs asks about a
+        million, in equal parts for each beta.
+    tol : float, default=0.001
+        See there.
+    device : str, default="cpu"
+        Where the network is trained.
+    random_state : int, Generator or None
+        Seed.
+
+    Attributes
+    ----------
+    cluster_centers_ : ndarray of shape (K, d)
+    labels_ : ndarray of shape (n,)
+        Best prescription for each entity, -1 for those that left.
+    distortion_ : float
+        Distortion as the network sees it. See `distortion_estimate` for one from answers alone.
+    head_ : str
+        What the network estimates; "undecided" before the first answers.
+    model_ : Autonomy or None
+        What was learned, as an autonomy model: usable wherever one is.
+    network_ : ADENetwork or None
+    beta_ : float
+    n_interactions_, n_answers_, n_repeated_ : int
+    history_ : list of dict
+    stop_reason_ : str
+    interrupted_ : bool
+        As in `TabularClustering`; the history has the loss too.
+
+    Examples
+    --------
+    >>> from volition import ADENClustering, DistanceAutonomy, SimulatedPopulation
+    >>> from volition.datasets import load_four_groups
+    >>> X = load_four_groups().data
+    >>> truth = DistanceAutonomy(0.3, temperature=0.01)
+    >>> people = SimulatedPopulation(X, truth, reveal="cost", random_state=0)
+    >>> model = ADENClustering(4, n_interactions=4000, random_state=0).fit(X, population=people)
+    >>> model.cluster_centers_.shape, model.head_
+    ((4, 2), 'choices')
+    """
+
+    def __init__(
+        self,
+        n_clusters: int = 8,
+        *,
+        metric: Any = "sqeuclidean",
+        preset: str | Recipe = "cpu",
+        head: str | None = None,
+        network: Any = None,
+        n_interactions: int | str = "auto",
+        tol: float = 1e-3,
+        device: str = "cpu",
+        random_state: Any = None,
+    ) -> None:
+        self.n_clusters = n_clusters
+        self.metric = metric
+        self.preset = preset
+        self.head = head
+        self.network = network
+        self.n_interactions = n_interactions
+        self.tol = tol
+        self.device = device
+        self.random_state = random_state
+
+    @classmethod
+    def _params_from(cls, params: dict[str, Any]) -> dict[str, Any]:
+        preset = params["preset"]
+        return params | {"preset": Recipe(**preset) if isinstance(preset, dict) else preset}
+
+    @property
+    def exploration(self) -> float:  # type: ignore[override]
+        """Share of prescriptions that are drawn blindly."""
+        return resolve_recipe(self.preset).exploration
+
+    # -- beginning --------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        self._recipe = recipe = resolve_recipe(self.preset)
+        check_scalar(self.tol, "tol", 0)
+        if self.n_interactions != "auto":
+            check_integer(self.n_interactions, "n_interactions", 1, " or 'auto'")
+        head = recipe.head if self.head is None else self.head
+        if head not in ("auto", *HEADS):
+            raise ValueError(f"head must be 'auto' or one of {HEADS}, got {head!r}.")
+        try:
+            self._device = torch.device(self.device)
+            torch.zeros(1, device=self._device)
+        except (RuntimeError, AssertionError, TypeError) as error:
+            raise ValueError(f"device={self.device!r} cannot be used: {error}.") from None
+        n, d = self._X.shape
+        K = self.n_clusters
+        base = Problem(self._X, cost=self._cost, sample_weight=self._weight)
+        mean = base.mean_center()[0].astype(np.float64)
+        self._units = Units(mean, base.scale, base.cost_scale)
+        if not recipe.standardize:
+            self._units = Units(np.zeros(d), 1.0, 1.0)
+        self._scale, self._cost_unit = base.scale, base.cost_scale
+        self._range = float((self._X.max(0) - self._X.min(0)).max()) or 1.0
+        self._betas = self._ladder(first_beta(base))
+        self.beta_ = self._betas[0]
+        noise = recipe.spread or 0.05 * self._scale
+        R = recipe.replicas
+        self._replicas = mean + noise * self._rng.standard_normal((R, K, d))
+        self.cluster_centers_ = np.repeat(mean[None], K, axis=0)
+        self._replay = Replay(K, d, recipe.n_samples, recipe.replay * recipe.n_layouts)
+        if recipe.ema > 0:
+            self._means = np.zeros((n, K))
+        self._stage, self._told, self._debt, self._left = 0, 0, 0.0, 0
+        self._shown, self._exact = self.cluster_centers_, False
+        self._verdict = np.zeros((R, 2))
+        self._loss = math.nan
+        self._finished: str | None = None
+        self._phase = "probe"
+        self._logits: LogitFit | None = None
+        self._trainer: Trainer | None = None
+        self.model_: Autonomy | None = None
+        self.head_ = "undecided"
+        given = self._given_network(d)
+        if given is not None and head not in ("auto", given.head):
+            raise ValueError(f"head={head!r}, but the network is one of {given.head}.")
+        if given is not None or head != "auto":
+            self._decide(head if given is None else given.head, given)
+        self._relabel()
+
+    def _ladder(self, first: float) -> list[float]:
+        recipe, d = self._recipe, self._X.shape[1]
+        low = first if recipe.beta_min is None else recipe.beta_min
+        high = recipe.beta_max
+        if high is None:
+            # At the last beta a cluster of the usual width is prescribed all but surely.
+            high = 284 * low * self.n_clusters ** (2 / d)
+        if not low <= high < math.inf:
+            raise ValueError(f"beta_min={low!r} and beta_max={high!r} must be in order.")
+        steps = max(1, math.ceil(math.log(high / low) / math.log(recipe.tau) - 1e-9))
+        return [min(low * recipe.tau**k, high) for k in range(steps + 1)]
+
+    def _given_network(self, n_features: int) -> ADENetwork | None:
+        if self.network is None:
+            return None
+        given = self.network if isinstance(self.network, ADENetwork) else load_network(self.network)
+        if given.n_features != n_features:
+            raise ValueError(
+                f"The network knows {given.n_features} features, but X has {n_features}."
+            )
+        return given
+
+    def _decide(self, head: str, given: ADENetwork | None = None) -> None:
+        """Settle what the network estimates, and begin with it."""
+        self.head_ = head
+        seed = int(self._rng.integers(2**31))
+        size = self._recipe.size() if given is None else given.size
+        network = ADENetwork(self._X.shape[1], size, head, seed)
+        if given is not None:
+            network.load_state_dict(given.state_dict())
+        self._trained = given is not None
+        self._trainer = self._new_trainer(network)
+        self._phase = "explore" if head == "choices" else "anneal"
+        if head == "costs":
+            self._model_from_network()
+
+    def _new_trainer(self, network: ADENetwork) -> Trainer:
+        recipe = self._recipe
+        network = network.to(self._device).eval()
+        return Trainer(network, recipe.learning_rate, recipe.weight_decay)
+
+    @property
+    def network_(self) -> ADENetwork | None:
+        """The network as trained so far."""
+        return None if self._trainer is None else self._trainer.network
+
+    def _model_from_network(self) -> None:
+        assert self._trainer is not None
+        self.model_ = NetworkAutonomy(self._trainer.network.cpu(), self._units)
+        self._trainer.network.to(self._device)
+
+    def _admit(self, first: int) -> None:
+        if self._recipe.ema > 0:
+            more = np.zeros((len(self._X) - first, self.n_clusters))
+            self._means = np.concatenate([self._means, more])
+        self._relabel()
+
+    # -- asking -----------------------------------------------------------------------------------
+
+    @property
+    def _goal(self) -> int:
+        """Answers that the present stage waits for."""
+        budget = None if self.n_interactions == "auto" else int(self.n_interactions)
+        if self._phase == "probe":
+            return min(PROBE, budget or PROBE)
+        if self._phase == "explore":
+            return FIRST_STAGE * 2**self._stage
+        if self._phase == "judge":
+            return JUDGED * len(self._replicas)
+        if budget is None:
+            return self._recipe.epochs * self._recipe.n_questions
+        return max(1, budget // len(self._betas))
+
+    def _batch(self) -> int:
+        wanted = max(64, self._goal - self._told)
+        return min(self._recipe.n_questions, wanted)
+
+    def _draw_entities(self, n: int) -> IntArray:
+        draws = self._recipe.n_draws
+        return np.repeat(super()._draw_entities(-(-n // draws)), draws)[:n]
+
+    def _spread(self) -> float:
+        """Return the standard deviation of the perturbation of the centres."""
+        if self._recipe.spread is not None:
+            return self._recipe.spread
+        if self._phase == "explore":
+            return 0.1 * self._range * float(self._rng.random())
+        width = 1.5 / math.sqrt(2 * self.beta_)
+        if not self._cost.mean_is_optimal:
+            # Beta is per unit of cost; a length is wanted.
+            width *= self._scale / math.sqrt(self._cost_unit)
+        return min(max(width, 0.05 * self._range), 0.15 * self._range)
+
+    def _roaming(self) -> FloatArray:
+        """Return centres anywhere among the entities, drawn together by a random factor."""
+        drawn = self._X[self._rng.integers(0, len(self._X), self.n_clusters)]
+        mean = np.average(self._X, axis=0, weights=self._weight)
+        centers = mean + math.sqrt(self._rng.random()) * (drawn - mean)
+        return centers + 0.02 * self._scale * self._rng.standard_normal(centers.shape)
+
+    def _next_layout(self) -> None:
+        number = int(self._rng.integers(len(self._replicas)))
+        roam = self._phase == "probe" or (
+            self._phase == "explore" and (self._stage == 0 or self._rng.random() < ROAMING)
+        )
+        watched = self._recipe.spread is None and self._rng.random() < 1 / WATCHED
+        self._exact = self._phase == "judge" or (watched and not roam and self.model_ is not None)
+        if roam:
+            self._shown = self._roaming()
+        elif self._phase == "judge":
+            self._shown = self._replicas[number].copy()
+        elif self._exact:
+            self._shown = self.cluster_centers_.copy()
+        else:
+            noise = self._rng.standard_normal(self.cluster_centers_.shape)
+            self._shown = self._replicas[number] + self._spread() * noise
+        if not self._cost.translation_invariant:
+            self._shown = np.clip(self._shown, self._X.min(0), self._X.max(0))
+        self._left = self._recipe.n_samples * self._recipe.n_draws
+
+    def _choose(
+        self, entities: IntArray, blind: np.ndarray
+    ) -> tuple[IntArray, Any, Any, FloatArray]:
+        n, K, draws = len(entities), self.n_clusters, self._recipe.n_draws
+        parts, begins, exact, done = [], [], np.zeros(n, dtype=bool), 0
+        while done < n:
+            if self._left == 0:
+                self._next_layout()
+            now = min(self._left, n - done)
+            parts.append(self._shown)
+            begins.append(done)
+            exact[done : done + now] = self._exact
+            self._left -= now
+            done += now
+        layouts = np.array(parts)
+        which = np.searchsorted(begins, np.arange(n), "right") - 1
+        centers = layouts[which]
+        # Several draws of one pair are one question asked several times.
+        first = np.arange(0, n, draws)
+        if self.model_ is None:
+            q: FloatArray = np.zeros((len(first), K))
+            pi: FloatArray = np.full(q.shape, 1 / K)
+        else:
+            q = self._costs_at(entities[first], which[first], layouts)
+            if math.isinf(self._policy_beta):
+                pi = np.eye(K)[q.argmin(1)]
+            else:
+                pi = np.exp(-self._policy_beta * (q - q.min(1, keepdims=True)))
+                pi /= pi.sum(1, keepdims=True)
+        u = self._rng.random(len(first))[:, None]
+        drawn = (np.cumsum(pi, axis=1) < u).sum(1).clip(max=K - 1)
+        drawn = np.where(blind[first], self._rng.integers(0, K, len(first)), drawn)
+        rows = np.arange(len(first))
+        chance = (1 - self.exploration) * pi[rows, drawn] + self.exploration / K
+        known = self.model_ is not None
+        prescribed, best, chance = (np.repeat(z, draws)[:n] for z in (drawn, q.argmin(1), chance))
+        if self._phase == "judge":
+            prescribed, chance = best, np.ones(n)
+        greedy = known & exact & (prescribed == best)
+        return prescribed, np.maximum(chance, 1e-12), greedy, centers
+
+    @property
+    def _policy_beta(self) -> float:
+        return self.beta_ if self._phase == "anneal" else math.inf
+
+    def _costs_at(self, entities: IntArray, which: IntArray, layouts: FloatArray) -> FloatArray:
+        """Return expected costs (n, K) as the model sees them, each question at its layout."""
+        model, out = self.model_, np.empty((len(entities), self.n_clusters))
+        assert model is not None
+        if self.head_ == "costs":
+            return self._network_costs_at(entities, which, layouts)
+        none = torch.zeros(self._X.shape[1], dtype=torch.float64)
+        with torch.no_grad():
+            for number, Y in enumerate(layouts):
+                rows = np.flatnonzero(which == number)
+                if len(rows) == 0:
+                    continue
+                x, y = torch.from_numpy(self._X[entities[rows]]), torch.from_numpy(Y)
+                D = self._cost.pairwise(x, y)
+                chunk = Chunk(x, none, D, slice(0, len(rows)), 0)
+                out[rows] = model.transition(chunk, y, self._cost).expected(D).numpy()
+        return out
+
+    def _network_costs_at(
+        self, entities: IntArray, which: IntArray, layouts: FloatArray
+    ) -> FloatArray:
+        """Do the same for a network of costs, all layouts at once; ``which`` is in order."""
+        assert self._trainer is not None
+        counts = np.bincount(which, minlength=len(layouts))
+        place = np.arange(len(which)) - (np.cumsum(counts) - counts)[which]
+        shape = (len(layouts), int(counts.max()))
+        padded = np.zeros(shape, dtype=np.int64)
+        padded[which, place] = entities
+        none = np.zeros(shape)
+        blank = np.zeros((*shape, self.n_clusters), dtype=bool)
+        out = np.empty((len(entities), self.n_clusters))
+        step = max(1, ROWS // shape[1])
+        for lo in range(0, len(layouts), step):
+            some = slice(lo, lo + step)
+            batch = Batch(
+                layouts[some],
+                padded[some],
+                padded[some] * 0,
+                none[some],
+                blank[some],
+                blank[some, :, 0],
+            )
+            lesson = prepare(batch, self._X, self._cost, self._units, torch.float32, self._device)
+            with torch.no_grad():
+                E = self._trainer.network.costs(lesson.X, lesson.Y, lesson.D).cpu().numpy()
+            mine = (which >= lo) & (which < lo + step)
+            out[mine] = E[which[mine] - lo, place[mine]] * self._units.cost
+        return out
+
+    # -- learning ---------------------------------------------------------------------------------
+
+    def tell(self, prescriptions: Any, response: Any) -> ADENClustering:
+        """Learn from answers: from their costs, whatever else they reveal; see `Learner.tell`."""
+        super().tell(prescriptions, type(response)(None, response.cost))
+        return self
+
+    def _learn(
+        self, asked: Asked, realized: IntArray | None, cost: FloatArray, centers: FloatArray
+    ) -> None:
+        m, recipe = len(cost), self._recipe
+        Y = np.array(np.broadcast_to(centers, (m, *self.cluster_centers_.shape)))
+        if self._phase == "judge":
+            self._judge(asked, cost, Y)
+        entities, prescribed = asked.entities, asked.prescribed
+        with torch.no_grad():
+            D = self._cost.each(torch.from_numpy(self._X[entities]), torch.from_numpy(Y)).numpy()
+        near = EXACT * (self._cost_unit + np.abs(cost[:, None]))
+        matches = np.abs(cost[:, None] - D) <= near
+        if recipe.n_draws > 1:
+            entities, prescribed, cost, Y, matches = _averaged(
+                entities, prescribed, cost, Y, matches
+            )
+        if recipe.ema > 0:
+            cost = self._running_mean(entities, prescribed, cost)
+        touched = self._replay.add(Y, entities, prescribed, cost, matches)
+        self._told += m
+        if self._phase == "anneal":
+            self._train(touched, recipe.epochs * recipe.updates * m / self._goal)
+        while self._told >= self._goal and self._finished is None:
+            self._advance()
+
+    def _running_mean(
+        self, entities: IntArray, prescribed: IntArray, cost: FloatArray
+    ) -> FloatArray:
+        """Blend costs into the table of running means, pair by pair, as published."""
+        K, keep = self.n_clusters, self._recipe.ema
+        pair, where = np.unique(entities * K + prescribed, return_inverse=True)
+        mean = np.bincount(where, weights=cost) / np.bincount(where)
+        table = self._means.reshape(-1)
+        table[pair] = keep * table[pair] + (1 - keep) * mean
+        return table[pair][where]
+
+    def _train(self, touched: IntArray, steps: float) -> None:
+        """Take steps on the newest answers, every other one on all that are remembered."""
+        assert self._trainer is not None
+        recipe, self._debt = self._recipe, self._debt + steps
+        while self._debt >= 1 and len(touched):
+            self._debt -= 1
+            n, pool = recipe.n_layouts, self._replay.n_groups
+            newest = recipe.replay == 1 or self._trainer.n_steps % 2 == 0
+            if recipe.replay == 1:
+                groups = touched
+            elif newest:
+                groups = touched[self._rng.integers(0, len(touched), n)]
+            else:
+                groups = self._rng.integers(0, pool, n)
+            lesson = self._lesson(groups, torch.float32)
+            seed = int(self._rng.integers(2**31))
+            self._loss = self._trainer.step(lesson, self._rate_factor(), seed)
+
+    def _rate_factor(self) -> float:
+        """Return the factor on the learning rate: warm-up, then a cosine over the annealing."""
+        if not self._recipe.warm_up:
+            return 1.0
+        assert self._trainer is not None
+        part = (self._stage + min(1.0, self._told / self._goal)) / len(self._betas)
+        cosine = 0.5 * (1 + math.cos(math.pi * part))
+        return max(0.02, min(1.0, (self._trainer.n_steps + 1) / 100) * cosine)
+
+    def _lesson(self, groups: IntArray, dtype: torch.dtype) -> Any:
+        batch = self._replay.take(groups)
+        return prepare(batch, self._X, self._cost, self._units, dtype, self._device)
+
+    def _advance(self) -> None:
+        """End a stage: move the centres, and go on to the next one."""
+        if self._phase == "probe":
+            batch = self._replay.take(np.arange(self._replay.n_groups))
+            share = _share_matched(batch)
+            self._decide("choices" if share >= MATCHED else "costs")
+            self._told = self._told if self.head_ == "choices" else 0
+        elif self._phase == "explore":
+            self._explore()
+            self._told = 0
+            self._stage += 1
+        elif self._phase == "anneal":
+            self._descend()
+            self._told = 0
+            self._next_beta()
+        else:
+            self._choose_replica()
+            self._finished = "the centres with the least observed cost were chosen"
+        self._left = 0
+        self._monitor.stale = True  # costs so far are of other centres
+        self._relabel()
+
+    def _next_beta(self) -> None:
+        self._stage += 1
+        if self._stage < len(self._betas):
+            self.beta_ = self._betas[self._stage]
+            return
+        self._keep_distinct()
+        if len(self._replicas) == 1:
+            self._finished = f"beta_max={self._betas[-1]:g} reached"
+            return
+        self._phase, self._verdict = "judge", np.zeros((len(self._replicas), 2))
+
+    # -- choices: fit, then search ----------------------------------------------------------------
+
+    def _explore(self) -> None:
+        """Fit choices to all answers, and search for centres on what was learned."""
+        groups = np.arange(self._replay.n_groups)
+        self._check_matches(groups)
+        held = groups % HELD_OUT == HELD_OUT - 1
+        start = None if self._logits is None else self._logits.linear
+        if self._trained and start is None and self._trainer is not None:
+            start = self._trainer.network.linear.detach().cpu().double().numpy()
+        if self.n_clusters == 1:
+            self._logits = LogitFit(np.zeros(4), 0.0)
+        else:
+            self._logits = fit_logits(self._lesson(groups[~held], torch.float64), start)
+        accepted = self.n_clusters > 1 and held.sum() >= 4 and self._train_choices(groups, held)
+        if self.n_clusters > 1 and not accepted:
+            self._logits = fit_logits(self._lesson(groups, torch.float64), self._logits.linear)
+        linear_model = self._logits.autonomy(self._units)
+        problem = self._problem(linear_model)
+        seed = np.random.RandomState(int(self._rng.integers(2**31)))
+        found = Search(problem, self.n_clusters, random_state=seed, n_init=1 + 2 * self._last).run()
+        Y = found.centers
+        self.model_ = linear_model
+        if accepted:
+            self._model_from_network()
+            Y = self._search_on_network(Y)
+        self._move_to(Y)
+
+    @property
+    def _last(self) -> bool:
+        """Whether this looks like the last stage, so that a thorough search is due."""
+        return self._stage > 0
+
+    def _move_to(self, Y: FloatArray) -> None:
+        assert self.model_ is not None
+        problem = self._problem(self.model_)
+        old = problem.distortion(self.cluster_centers_) if self._stage else math.inf
+        new = problem.distortion(Y)
+        if old - new < self.tol * new:
+            self._finished = f"centres no longer improve by more than tol={self.tol:g}"
+        if new < old:
+            self.cluster_centers_ = np.array(Y, dtype=np.float64)
+        self._replicas = self.cluster_centers_[None].copy()
+        # Beta of the same meaning as in annealing: the policy is all but hard.
+        self.beta_ = self._betas[-1]
+
+    def _check_matches(self, groups: IntArray) -> None:
+        share = _share_matched(self._replay.take(groups))
+        if share < MATCHED:
+            raise ValueError(
+                f"Of the costs told so far {100 * (1 - share):.1f} % are not those of any centre, "
+                "so that they do not tell choices; use head='costs', or give the metric in which "
+                "costs are measured."
+            )
+
+    def _problem(self, model: Autonomy) -> Problem:
+        here = np.flatnonzero(self._weight > 0)
+        problem = Problem(
+            self._X[here], sample_weight=self._weight[here], cost=self._cost, autonomy=model
+        )
+        return thin(problem, canonical_order(problem), 20 * MOVED_BY)
+
+    def _train_choices(self, groups: IntArray, held: np.ndarray) -> bool:
+        """Train what linear logits leave unexplained; say whether that helps with others."""
+        assert self._trainer is not None
+        assert self._logits is not None
+        network, recipe = self._trainer.network, self._recipe
+        judges, pool = self._lesson(groups[held], torch.float32), groups[~held]
+        told = judges.valid & judges.matches.any(2)
+        blank = ADENetwork(network.n_features, network.size, "choices").to(self._device)
+        for candidate in (blank, network) if not self._trained else (blank,):
+            with torch.no_grad():
+                candidate.linear.copy_(torch.from_numpy(self._logits.linear))
+        plain = _judged(blank, judges)[told]
+        best, state, since = _judged(network, judges)[told], _copy(network), 0
+        trainer = self._new_trainer(network)
+        for step in range(20 * LOOK):
+            pick = pool[self._rng.integers(0, len(pool), min(recipe.n_layouts, len(pool)))]
+            self._loss = trainer.step(
+                self._lesson(pick, torch.float32),
+                min(1.0, (step + 1) / LOOK) / 3,
+                int(self._rng.integers(2**31)),
+            )
+            if (step + 1) % LOOK:
+                continue
+            now = _judged(network, judges)[told]
+            since += 1
+            if now.mean() < best.mean():
+                best, state, since = now, _copy(network), 0
+            if since == PATIENCE:
+                break
+        network.load_state_dict(state)
+        gain = plain - best
+        error = float(gain.std()) / math.sqrt(len(gain))
+        helps = float(gain.mean()) > max(2.5 * error, 1e-4)
+        self._trained = helps
+        if not helps:
+            network.load_state_dict(blank.state_dict())
+        return helps
+
+    def _search_on_network(self, Y: FloatArray) -> FloatArray:
+        assert self.model_ is not None
+        problem = self._problem(self.model_)
+        seed = np.random.RandomState(int(self._rng.integers(2**31)))
+        search = Search(
+            thin(problem, canonical_order(problem), MOVED_BY // 2), self.n_clusters,
+            random_state=seed, n_init=1, max_iter=60, tol=1e-4,
+        )  # fmt: skip
+        starts = [Y, self.cluster_centers_] if self._stage else [Y]
+        if self._stage == 0 or not self._last:
+            starts += [search._annealed(int(seed.randint(2**31))).centers]
+        polished = [search.polish(search.problem, start) for start in starts]
+        return min(polished, key=problem.distortion)
+
+    # -- costs: descend, and in the end compare ---------------------------------------------------
+
+    def _descend(self) -> None:
+        """Move all replicas down the network's free energy at the present beta."""
+        recipe = self._recipe
+        self._model_from_network()
+        assert self.model_ is not None
+        whole = self._problem(self.model_)
+        problem = thin(whole, canonical_order(whole), MOVED_BY)
+        reach = 2 * self._spread()
+        last = self._stage == len(self._betas) - 1
+        for number, Y in enumerate(self._replicas):
+            start = problem.centers(Y)
+            if recipe.center_rate is None:
+                solution = Gradient().solve(
+                    problem, start, self.beta_, max_iter=max(1, recipe.center_epochs), tol=1e-4
+                )
+                move = solution.centers.numpy() - Y
+                # Beyond the perturbed centres that were asked about, the network only guesses.
+                length = np.linalg.norm(move, axis=1, keepdims=True)
+                move *= np.minimum(1, reach / np.maximum(length, 1e-300))
+                if not last:
+                    move = move + 1e-3 * self._scale * self._rng.standard_normal(Y.shape)
+                self._replicas[number] = Y + move
+            else:
+                for _ in range(recipe.center_epochs):
+                    start = (
+                        start
+                        - recipe.center_rate * problem.value_and_gradient(start, self.beta_)[1]
+                    )
+                self._replicas[number] = start.numpy()
+        best = min(self._replicas, key=problem.distortion)
+        self.cluster_centers_ = best.copy()
+
+    def _keep_distinct(self) -> None:
+        """Keep one of each group of replicas that came to the same, the best first."""
+        assert self.model_ is not None
+        problem = self._problem(self.model_)
+        ranked = sorted((problem.distortion(Y), n) for n, Y in enumerate(self._replicas))
+        kept = [ranked[0]]
+        for value, number in ranked[1:]:
+            if value > (1 + DIFFERENT) * kept[-1][0]:
+                kept.append((value, number))
+        self._replicas = self._replicas[[number for _, number in kept]].copy()
+
+    def _judge(self, asked: Asked, cost: FloatArray, Y: FloatArray) -> None:
+        for number, replica in enumerate(self._replicas):
+            mine = (replica == Y).all((1, 2)) & (asked.greedy > 0)
+            self._verdict[number] += cost[mine].sum(), mine.sum()
+
+    def _choose_replica(self) -> None:
+        mean = self._verdict[:, 0] / np.maximum(self._verdict[:, 1], 1)
+        mean[self._verdict[:, 1] == 0] = math.inf
+        self.cluster_centers_ = self._replicas[int(mean.argmin())].copy()
+        self._replicas = self.cluster_centers_[None].copy()
+
+    # -- results ----------------------------------------------------------------------------------
+
+    def _model_problem(self, X: FloatArray, weight: FloatArray | None = None) -> Problem:
+        return Problem(X, sample_weight=weight, cost=self._cost, autonomy=self.model_)
+
+    def _relabel(self) -> None:
+        here = np.flatnonzero(self._weight > 0)
+        labels = np.full(len(self._X), -1)
+        if len(here):
+            problem = self._model_problem(self._X[here], self._weight[here])
+            labels[here] = problem.labels(self.cluster_centers_)
+            self.distortion_ = problem.distortion(self.cluster_centers_)
+        self.labels_ = labels
+
+    def _figures(self) -> dict[str, float]:
+        return {"loss": self._loss, "stage": self._stage}
+
+    def _enough(self) -> str | None:
+        if self._finished is not None:
+            return self._finished
+        limit = self._limit()
+        return f"n_interactions={limit} reached" if self.n_interactions_ >= limit else None
+
+    def _limit_is_default(self) -> bool:
+        return self.n_interactions == "auto"
+
+    def _limit(self) -> int:
+        if self.n_interactions != "auto":
+            return int(self.n_interactions)
+        if self._phase in ("probe", "explore"):
+            return MOST_CHOICES
+        # Twice what the plan needs: answers may be lost.
+        per_beta = self._recipe.epochs * self._recipe.n_questions
+        return 2 * (PROBE + per_beta * len(self._betas) + JUDGED * self._recipe.replicas)
+
+    def _conclude(self, thoroughly: bool) -> None:
+        if self._told and self._finished is None and thoroughly:
+            if self._phase == "probe":
+                self._advance()
+            if self._phase == "explore":
+                self._explore()
+            elif self._phase == "anneal":
+                self._descend()
+            elif self._phase == "judge":
+                self._choose_replica()
+        self._relabel()
+
+    def _behaviour_changed(self, change: Change) -> None:
+        """Costs alone do not show which clusters are realised: nothing is looked for."""
+
+    def expected_costs(self, X: Any = None) -> FloatArray:
+        """Return the expected cost of prescribing j to i as learned, shape (n, K).
+
+        Parameters
+        ----------
+        X : array of shape (m, d), optional
+            Entities; those of the fit by default.
+        """
+        self._check_started()
+        X = self._X if X is None else self._features(X)
+        return self._model_problem(X).expected_costs(self.cluster_centers_)
+
+    def predict(self, X: Any) -> IntArray:
+        """Return the best prescription for entities by their features.
+
+        Parameters
+        ----------
+        X : array of shape (m, d)
+
+        Returns
+        -------
+        ndarray of shape (m,)
+        """
+        self._check_started()
+        return self._model_problem(self._features(X)).labels(self.cluster_centers_)
+
+    def _features(self, X: Any) -> FloatArray:
+        X = check_entities(X).astype(np.float64)
+        if X.shape[1] != self.n_features_in_:
+            raise ValueError(f"X has {X.shape[1]} columns, but {self.n_features_in_} are expected.")
+        return X
+
+    def attention(self, X: Any = None) -> FloatArray:
+        """Return how much entities attend to the centres in each block, shape (L, n, K)."""
+        self._check_started()
+        if self._trainer is None:
+            raise ValueError("There is no network yet: it is made after the first answers.")
+        X = self._X if X is None else self._features(X)
+        network, units = self._trainer.network, self._units
+        x, y = (
+            units.points(torch.from_numpy(z)).to(self._device, torch.float32)[None]
+            for z in (X, self.cluster_centers_)
+        )
+        with torch.no_grad():
+            return network.attention(x, y)[:, 0].cpu().double().numpy()
+
+    def save_network(self, path: Any) -> Any:
+        """Write the network alone, to start other problems from (``network=``).
+
+        Parameters
+        ----------
+        path : path
+
+        Returns
+        -------
+        Path
+        """
+        self._check_started()
+        if self._trainer is None:
+            raise ValueError("There is no network yet: it is made after the first answers.")
+        return save_network(self._trainer.network, path)
+
+    def fit_predict(
+        self, X: Any, y: Any = None, *, population: Population, **params: Any
+    ) -> IntArray:
+        """Fit, and return ``labels_``."""
+        self.fit(X, population=population, **params)
+        return self.labels_
+
+    # -- interruption -----------------------------------------------------------------------------
+
+    def _state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        names = ("stage", "told", "debt", "left", "exact", "loss", "finished", "phase", "scale")
+        numbers: dict[str, Any] = {name: getattr(self, f"_{name}") for name in names}
+        numbers |= {
+            "loss": None if math.isnan(self._loss) else self._loss,
+            "head": self.head_,
+            "beta": self.beta_,
+            "betas": self._betas,
+            "range": self._range,
+            "cost_unit": self._cost_unit,
+            "units": [self._units.length, self._units.cost],
+            "logits": None if self._logits is None else self._logits.loss,
+            "recipe": vars(self._recipe),
+        }
+        arrays = {
+            "origin": self._units.origin,
+            "replicas": self._replicas,
+            "shown": self._shown,
+            "verdict": self._verdict,
+        }
+        if self._logits is not None:
+            arrays["linear"] = self._logits.linear
+        if self._recipe.ema > 0:
+            arrays["means"] = self._means
+        if self._trainer is not None:
+            numbers |= {"steps": self._trainer.n_steps, "trained": self._trained}
+            numbers["size"] = vars(self._trainer.network.size)
+            numbers["networked"] = isinstance(self.model_, NetworkAutonomy)
+            arrays |= {f"trainer.{k}": v for k, v in self._trainer.state().items()}
+            if numbers["networked"]:
+                frozen = self.model_.network.state_dict()  # type: ignore[union-attr]
+                arrays |= {f"model.{k}": v.cpu().numpy() for k, v in frozen.items()}
+        arrays |= {f"replay.{k}": v for k, v in self._replay.state().items()}
+        return numbers, arrays
+
+    def _accept(self, numbers: dict[str, Any]) -> None:
+        if numbers["recipe"] != vars(resolve_recipe(self.preset)):
+            raise ValueError("The file was made with another preset or recipe.")
+
+    def _restore(self, numbers: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+        names = ("stage", "told", "debt", "left", "exact", "finished", "phase", "scale", "range")
+        for name in (*names, "cost_unit", "betas"):
+            setattr(self, f"_{name}", numbers[name])
+        self._loss = math.nan if numbers["loss"] is None else numbers["loss"]
+        self.head_, self.beta_ = numbers["head"], numbers["beta"]
+        self._units = Units(arrays["origin"], *numbers["units"])
+        for name in ("replicas", "shown", "verdict"):
+            setattr(self, f"_{name}", arrays[name])
+        if "means" in arrays:
+            self._means = arrays["means"]
+        groups: dict[str, dict[str, np.ndarray]] = {"trainer": {}, "replay": {}, "model": {}}
+        for name, value in arrays.items():
+            kind, _, rest = name.partition(".")
+            if rest:
+                groups[kind][rest] = value
+        self._replay.restore(groups["replay"])
+        if numbers["logits"] is not None:
+            self._logits = LogitFit(arrays["linear"], numbers["logits"])
+            self.model_ = self._logits.autonomy(self._units)
+        if groups["trainer"]:
+            size = self._recipe.size().__class__(**numbers["size"])
+            network = ADENetwork(self._X.shape[1], size, self.head_)
+            self._trainer, self._trained = self._new_trainer(network), numbers["trained"]
+            self._trainer.restore(groups["trainer"])
+            self._trainer.n_steps = numbers["steps"]
+            if numbers["networked"]:
+                frozen = ADENetwork(self._X.shape[1], size, self.head_).double()
+                frozen.load_state_dict(
+                    {name: torch.from_numpy(value) for name, value in groups["model"].items()}
+                )
+                self.model_ = NetworkAutonomy(frozen, self._units)
+
+
+def _share_matched(batch: Batch) -> float:
+    """Return the share of answers whose cost is that of some centre."""
+    found: Any = batch.matches.any(2)
+    return float(found[batch.valid].mean())
+
+
+def _copy(network: ADENetwork) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in network.state_dict().items()}
+
+
+def _judged(network: ADENetwork, lesson: Any) -> torch.Tensor:
+    with torch.no_grad():
+        return losses(network, lesson)
+
+
+def _averaged(
+    entities: IntArray,
+    prescribed: IntArray,
+    cost: FloatArray,
+    Y: FloatArray,
+    matches: np.ndarray,
+) -> tuple[IntArray, IntArray, FloatArray, FloatArray, np.ndarray]:
+    """Return one row per centres, entity and prescription, with the mean of its costs."""
+    keys = np.column_stack([Y.reshape(len(Y), -1), entities, prescribed])
+    keys = np.ascontiguousarray(keys).view([("", keys.dtype)] * keys.shape[1])[:, 0]
+    _, first, which = np.unique(keys, return_index=True, return_inverse=True)
+    mean = np.bincount(which, weights=cost) / np.bincount(which)
+    order = np.argsort(first)
+    first = first[order]
+    return entities[first], prescribed[first], mean[order], Y[first], matches[first]

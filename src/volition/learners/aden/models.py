@@ -1,0 +1,84 @@
+"""What a trained network says, in the form of autonomy models, so that all solvers work with it."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from volition.autonomy import Autonomy, Chunk, SoftmaxTransition, Transition, barred
+from volition.costs import Cost
+from volition.learners.aden.network import ADENetwork
+from volition.validation import FloatArray
+
+
+class Units(NamedTuple):
+    """Where a network's coordinates begin, and its units of length and cost."""
+
+    origin: FloatArray
+    length: float
+    cost: float
+
+    def points(self, X: Tensor) -> Tensor:
+        """Return points or centres as the network sees them."""
+        origin = torch.as_tensor(self.origin, dtype=X.dtype, device=X.device)
+        return (X - origin) / self.length
+
+
+@dataclass
+class CostTransition(Transition):
+    """Expected costs as a network estimates them; it knows nothing of p."""
+
+    E: Tensor
+
+    def expected(self, D: Tensor) -> Tensor:
+        return self.E
+
+    def realized(self, W: Tensor) -> Tensor:
+        raise TypeError("A network of costs does not know which clusters are realised.")
+
+    def conditional(self, prescribed: Tensor) -> Tensor:
+        raise TypeError("A network of costs does not know which clusters are realised.")
+
+
+class NetworkAutonomy(Autonomy):
+    """A frozen copy of a network, in double precision.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from volition.learners.aden import ADENetwork, NetworkAutonomy, NetworkSize, Units
+    >>> from volition.problem import Problem
+    >>> network = ADENetwork(1, NetworkSize(8, 8, 1, 2), head="choices", seed=0)
+    >>> model = NetworkAutonomy(network, Units(np.zeros(1), 1.0, 1.0))
+    >>> Problem(np.array([[0.0], [2.0]]), autonomy=model).expected_costs([[0.0], [2.0]]).tolist()
+    [[2.0, 2.0], [2.0, 2.0]]
+    """
+
+    depends_on_centers = True
+    by_entity = True
+
+    def __init__(self, network: ADENetwork, units: Units, share: float = 1.0) -> None:
+        self.network = copy.deepcopy(network).double().eval().requires_grad_(False)
+        self.units, self.share = units, share
+
+    def transition(self, chunk: Chunk, Y: Tensor, cost: Cost) -> Transition:
+        units, network = self.units, self.network.to(Y.dtype)
+        x, y = units.points(chunk.X + chunk.origin)[None], units.points(Y + chunk.origin)[None]
+        D = chunk.D[None] / units.cost
+        if network.head == "costs":
+            E = network.costs(x, y, D)[0] * units.cost
+            return CostTransition(chunk.D + self.share * (E - chunk.D))
+        apart = cost.pairwise(Y + chunk.origin, Y + chunk.origin)[None] / units.cost
+        stay, leave, drawn = (z[0] for z in network.choices(x, y, D, apart))
+        kappa = self.share * torch.sigmoid(-stay) * (len(Y) > 1)
+        return SoftmaxTransition(kappa, leave + barred(len(Y), Y.dtype, Y.device), drawn)
+
+    def scaled(self, t: float) -> NetworkAutonomy:
+        return NetworkAutonomy(self.network, self.units, self.share * t)
+
+    def __repr__(self) -> str:
+        return f"NetworkAutonomy(head={self.network.head!r})"

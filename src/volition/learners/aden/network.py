@@ -1,0 +1,224 @@
+"""The Adaptive Distance Estimation Network (paper, appendix "ADEN Architecture"), with two heads.
+
+Points and centres are projected linearly; L adaptive distance blocks let every point attend to all
+centres; a head then speaks about pairs. The published head estimates the expected cost of
+prescribing j to i as ``ReLU(scale * MLP([e_i, y_j]) + D0_ij)``. The other head estimates the choice
+p(k | j, i) itself, of which the expected cost is the average of known distances: logits of leaving
+j for k are a pair term (j, k) plus attention from i to k, and there is a chance to stay.
+
+Everything is in the data's own units: points and centres centred and divided by the data's spread,
+costs divided by the cost of a single centre. Any number of points and centres goes in, and
+their order does not matter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from volition.storage import read_file, write_file
+from volition.validation import check_integer, check_scalar
+
+HEADS = ("choices", "costs")
+KIND = "volition-network"
+
+
+@dataclass(frozen=True)
+class NetworkSize:
+    """Dimensions of a network: as published by default.
+
+    Examples
+    --------
+    >>> from volition.learners.aden import NetworkSize
+    >>> NetworkSize(hidden_dim=32)
+    NetworkSize(hidden_dim=32, ff_dim=128, n_blocks=4, n_heads=8, dropout=0.0)
+    """
+
+    hidden_dim: int = 64
+    ff_dim: int = 128
+    n_blocks: int = 4
+    n_heads: int = 8
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("hidden_dim", "ff_dim", "n_blocks", "n_heads"):
+            check_integer(getattr(self, name), name, 1)
+        check_scalar(self.dropout, "dropout", 0, 1)
+        if self.hidden_dim % self.n_heads:
+            raise ValueError(
+                f"hidden_dim={self.hidden_dim} must be a multiple of n_heads={self.n_heads}."
+            )
+
+
+class AdaptiveDistanceBlock(nn.Module):
+    """Points attend to centres; LayerNorm; GELU feed-forward; LayerNorm."""
+
+    def __init__(self, size: NetworkSize) -> None:
+        super().__init__()
+        h = size.hidden_dim
+        self.n_heads, self.dropout = size.n_heads, size.dropout
+        self.query, self.key_value, self.out = (
+            nn.Linear(h, h),
+            nn.Linear(h, 2 * h),
+            nn.Linear(h, h),
+        )
+        self.widen, self.narrow = nn.Linear(h, size.ff_dim), nn.Linear(size.ff_dim, h)
+        self.norms = nn.ModuleList([nn.LayerNorm(h), nn.LayerNorm(h)])
+
+    def heads(self, points: Tensor, centers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries (G, H, S, h), keys and values (G, H, K, h)."""
+        keys, values = self.key_value(centers).chunk(2, dim=-1)
+        q, k, v = (
+            z.unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
+            for z in (self.query(points), keys, values)
+        )
+        return q, k, v
+
+    def forward(self, points: Tensor, centers: Tensor) -> Tensor:
+        lost = self.dropout if self.training else 0.0
+        mixed = F.scaled_dot_product_attention(*self.heads(points, centers), dropout_p=lost)
+        u = self.norms[0](points + F.dropout(self.out(mixed.transpose(1, 2).flatten(-2)), lost))
+        wide = F.dropout(F.gelu(self.widen(u)), lost)
+        result: Tensor = self.norms[1](u + F.dropout(self.narrow(wide), lost))
+        return result
+
+
+class PairTerm(nn.Module):
+    """A function of pairs: an MLP on [a, b], computed without stacking them."""
+
+    def __init__(self, hidden: int, width: int, dropout: float) -> None:
+        super().__init__()
+        # One linear map of the stacked pair is the sum of two maps.
+        self.first, self.second = nn.Linear(hidden, width), nn.Linear(hidden, width, bias=False)
+        self.last = nn.Linear(width, 1)
+        self.dropout = dropout
+
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        z = F.gelu(self.first(a)[..., :, None, :] + self.second(b)[..., None, :, :])
+        result: Tensor = self.last(F.dropout(z, self.dropout, self.training))[..., 0]
+        return result
+
+
+class ADENetwork(nn.Module):
+    """Adaptive distance estimation network.
+
+    Parameters
+    ----------
+    n_features : int
+        Dimension of points and centres.
+    size : NetworkSize
+        Hidden sizes.
+    head : {"choices", "costs"}
+        What is estimated: p(k | j, i), or expected costs as published.
+    seed : int
+        Of the initial weights (Xavier).
+
+    Examples
+    --------
+    >>> import torch
+    >>> from volition.learners.aden import ADENetwork, NetworkSize
+    >>> network = ADENetwork(2, NetworkSize(16, 32, 1, 4), head="costs", seed=0)
+    >>> X, Y = torch.rand(1, 5, 2), torch.rand(1, 3, 2)
+    >>> network.costs(X, Y, torch.cdist(X, Y) ** 2).shape
+    torch.Size([1, 5, 3])
+    """
+
+    def __init__(
+        self, n_features: int, size: NetworkSize, head: str = "choices", seed: int = 0
+    ) -> None:
+        super().__init__()
+        if head not in HEADS:
+            raise ValueError(f"head must be one of {HEADS}, got {head!r}.")
+        self.n_features, self.size, self.head = n_features, size, head
+        h = size.hidden_dim
+        self.project_points = nn.Linear(n_features, h)
+        self.project_centers = nn.Linear(n_features, h)
+        self.blocks = nn.ModuleList(AdaptiveDistanceBlock(size) for _ in range(size.n_blocks))
+        if head == "costs":
+            self.pair = PairTerm(h, size.ff_dim, size.dropout)
+            self.scale = nn.Parameter(torch.tensor(0.1))
+        else:
+            self.pair = PairTerm(h, size.ff_dim // 2, size.dropout)
+            self.drawn, self.staying = nn.Linear(h, h), nn.Linear(h, h)
+            self.linear = nn.Parameter(torch.zeros(4))  # stay, by d_ij; leave, by d_jk and d_ik
+        self._initialise(seed)
+
+    def _initialise(self, seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.xavier_uniform_(module.weight, generator=generator)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+        if self.head == "choices":
+            # A network that knows nothing says nothing: choices begin as those of the linear part.
+            for last in (self.pair.last, self.drawn, self.staying):
+                nn.init.zeros_(last.weight)
+
+    def embed(self, X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:
+        """Return points that have seen the centres (G, S, h), and centres (G, K, h)."""
+        points, centers = self.project_points(X), self.project_centers(Y)
+        for block in self.blocks:
+            points = block(points, centers)
+        return points, centers
+
+    def costs(self, X: Tensor, Y: Tensor, D0: Tensor) -> Tensor:
+        """Return estimated expected costs (G, S, K); D0 holds the costs of being served."""
+        points, centers = self.embed(X, Y)
+        return F.relu(self.scale * self.pair(points, centers) + D0)
+
+    def choices(self, X: Tensor, Y: Tensor, D0: Tensor, apart: Tensor) -> tuple[Tensor, ...]:
+        """Return logits: stay (G, S, K), leave j for k (G, K, K), be drawn to k (G, S, K).
+
+        ``apart`` holds the costs between centres, (G, K, K).
+        """
+        points, centers = self.embed(X, Y)
+        shrink = self.size.hidden_dim**-0.5
+        stay = self.linear[0] + self.linear[1] * D0
+        stay = stay + shrink * (self.staying(points) @ centers.transpose(1, 2))
+        leave = self.linear[2] * apart + self.pair(centers, centers)
+        drawn = self.linear[3] * D0 + shrink * (self.drawn(points) @ centers.transpose(1, 2))
+        return stay, leave, drawn
+
+    def attention(self, X: Tensor, Y: Tensor) -> Tensor:
+        """Return how much each point attends to each centre, (L, G, S, K), averaged over heads."""
+        points, centers = self.project_points(X), self.project_centers(Y)
+        layers = []
+        for block in self.blocks:
+            assert isinstance(block, AdaptiveDistanceBlock)
+            q, k, _ = block.heads(points, centers)
+            layers.append((q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5).softmax(-1).mean(1))
+            points = block(points, centers)
+        return torch.stack(layers)
+
+
+def save_network(network: ADENetwork, path: Any) -> Path:
+    """Write a network to a file, complete or not at all.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from volition.learners.aden import ADENetwork, NetworkSize, load_network, save_network
+    >>> network = ADENetwork(2, NetworkSize(8, 8, 1, 2), seed=1)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     same = load_network(save_network(network, Path(folder) / "network.safetensors"))
+    >>> bool((same.project_points.weight == network.project_points.weight).all())
+    True
+    """
+    header = {"n_features": network.n_features, "size": asdict(network.size), "head": network.head}
+    arrays = {name: value.cpu().numpy() for name, value in network.state_dict().items()}
+    return write_file(Path(path), arrays, KIND, header)
+
+
+def load_network(path: Any) -> ADENetwork:
+    """Read a network that :func:`save_network` wrote."""
+    arrays, header = read_file(Path(path), KIND)
+    network = ADENetwork(header["n_features"], NetworkSize(**header["size"]), header["head"])
+    network.load_state_dict({name: torch.from_numpy(value) for name, value in arrays.items()})
+    return network

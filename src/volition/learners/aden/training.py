@@ -1,0 +1,203 @@
+"""Fitting a network, or the linear logits that it starts from, to answers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from volition.autonomy import LogitAutonomy
+from volition.costs import Cost
+from volition.learners.aden.models import Units
+from volition.learners.aden.network import ADENetwork
+from volition.learners.aden.replay import Batch
+from volition.validation import FloatArray
+
+#: gradients longer than this are shortened
+LONGEST_GRADIENT = 1.0
+#: length of the gradient at which linear logits count as fitted
+FLAT = 1e-7
+CLIP = 60.0
+
+
+class Lesson(NamedTuple):
+    """A batch of answers as a network sees it."""
+
+    X: Tensor  # (G, S, d)
+    Y: Tensor  # (G, K, d)
+    D: Tensor  # (G, S, K) costs of being served
+    apart: Tensor  # (G, K, K) costs between centres
+    prescribed: Tensor  # (G, S)
+    target: Tensor  # (G, S)
+    matches: Tensor  # (G, S, K)
+    valid: Tensor  # (G, S)
+
+
+def prepare(
+    batch: Batch, X: FloatArray, cost: Cost, units: Units, dtype: torch.dtype, device: Any
+) -> Lesson:
+    """Return answers in the network's units."""
+    G, S = batch.entities.shape
+    K, d = batch.centers.shape[1:]
+    x, y = torch.from_numpy(X[batch.entities]), torch.from_numpy(batch.centers)
+    with torch.no_grad():
+        D = cost.each(x.reshape(G * S, d), y.repeat_interleave(S, 0)).reshape(G, S, K)
+        apart = cost.each(y.reshape(G * K, d), y.repeat_interleave(K, 0)).reshape(G, K, K)
+        numbers = (units.points(x), units.points(y), D / units.cost, apart / units.cost)
+    target = torch.from_numpy(batch.target) / units.cost
+    points, centers, D, apart = (z.to(device, dtype) for z in numbers)
+    prescribed, matches, valid = (
+        torch.from_numpy(z).to(device) for z in (batch.prescribed, batch.matches, batch.valid)
+    )
+    target = target.to(device, dtype)
+    return Lesson(points, centers, D, apart, prescribed, target, matches, valid)
+
+
+def log_choices(stay: Tensor, leave: Tensor, drawn: Tensor, prescribed: Tensor) -> Tensor:
+    """Return log p(k | j, i) for the prescriptions that were made, (G, S, K)."""
+    j = prescribed[..., None]
+    logits = leave.gather(1, j.expand_as(drawn)) + drawn
+    away = logits.scatter(2, j, -torch.inf).log_softmax(2)
+    stays = stay.gather(2, j)
+    return (away + F.logsigmoid(-stays)).scatter(2, j, F.logsigmoid(stays))
+
+
+def losses(network: ADENetwork, lesson: Lesson) -> Tensor:
+    """Return the loss of each answer, (G, S); zero where there is none.
+
+    A network of costs is judged by squared errors. A network of choices by the likelihood of the
+    cost: the chance of realising any of the clusters that cost as much.
+    """
+    if network.head == "costs":
+        estimate = network.costs(lesson.X, lesson.Y, lesson.D)
+        error = estimate.gather(2, lesson.prescribed[..., None])[..., 0] - lesson.target
+        return error.square() * lesson.valid
+    stay, leave, drawn = network.choices(lesson.X, lesson.Y, lesson.D, lesson.apart)
+    return _surprise(log_choices(stay, leave, drawn, lesson.prescribed), lesson)
+
+
+def _surprise(log_p: Tensor, lesson: Lesson) -> Tensor:
+    told = lesson.valid & lesson.matches.any(2)
+    # Rows without an answer take part as sure ones, so that no gradient is undefined.
+    matches = lesson.matches | ~told[..., None]
+    return -log_p.masked_fill(~matches, -torch.inf).logsumexp(2) * told
+
+
+class Trainer:
+    """AdamW on a network, one step at a time; its state can be saved."""
+
+    def __init__(self, network: ADENetwork, learning_rate: float, weight_decay: float) -> None:
+        self.network, self.rate = network, learning_rate
+        self.optimizer = torch.optim.AdamW(
+            network.parameters(), lr=learning_rate, weight_decay=weight_decay
+        )
+        self.n_steps = 0
+
+    def step(self, lesson: Lesson, factor: float = 1.0, seed: int = 0) -> float:
+        """Take a step at ``factor`` times the learning rate; return the loss."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.rate * factor
+        self.network.train()
+        half = lesson.X.device.type == "cuda" and torch.cuda.is_bf16_supported()
+        with torch.random.fork_rng(devices=[], enabled=self.network.size.dropout > 0):
+            if self.network.size.dropout > 0:
+                torch.manual_seed(seed)
+            self.optimizer.zero_grad()
+            with torch.autocast(lesson.X.device.type, torch.bfloat16, enabled=half):
+                total = losses(self.network, lesson).sum()
+            loss = total / lesson.valid.sum().clamp(min=1)
+            loss.backward()  # type: ignore[no-untyped-call]
+            torch.nn.utils.clip_grad_norm_(self.network.parameters(), LONGEST_GRADIENT)
+            self.optimizer.step()
+        self.network.eval()
+        self.n_steps += 1
+        return float(loss.detach())
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return arrays to be saved."""
+        arrays = {f"network.{k}": v.cpu().numpy() for k, v in self.network.state_dict().items()}
+        for number, parameter in enumerate(self.network.parameters()):
+            for name, value in self.optimizer.state.get(parameter, {}).items():
+                arrays[f"optimizer.{number}.{name}"] = value.cpu().numpy()
+        return arrays
+
+    def restore(self, arrays: dict[str, np.ndarray]) -> None:
+        """Go back to a saved state."""
+        weights: dict[str, Tensor] = {}
+        moments: dict[str, Tensor] = {}
+        for name, value in arrays.items():
+            kind, _, rest = name.partition(".")
+            (weights if kind == "network" else moments)[rest] = torch.from_numpy(value)
+        self.network.load_state_dict(weights)
+        state: dict[int, dict[str, Tensor]] = {}
+        for name, moment in moments.items():
+            number, _, key = name.partition(".")
+            state.setdefault(int(number), {})[key] = moment.clone()
+        groups = self.optimizer.state_dict()["param_groups"]
+        self.optimizer.load_state_dict({"state": state, "param_groups": groups})
+
+
+class LogitFit(NamedTuple):
+    """Linear logits fitted to answers: coefficients in the network's units, and their loss."""
+
+    linear: FloatArray  # stay, own, pair, entity
+    loss: float
+
+    def autonomy(self, units: Units) -> LogitAutonomy:
+        """Return the model in the user's units."""
+        stay, *slopes = self.linear.tolist()
+        return LogitAutonomy(stay, *(slope / units.cost for slope in slopes))
+
+
+def fit_logits(lesson: Lesson, start: FloatArray | None = None) -> LogitFit:
+    """Fit linear logits by maximum likelihood; terms that do not earn their keep are left out.
+
+    A term is kept if it raises the log-likelihood by more than half the logarithm of the number of
+    answers (the Bayesian information criterion).
+    """
+    n = int(lesson.valid.sum())
+    best = _maximise(lesson, np.ones(4, dtype=bool), start)
+    kept = np.ones(4, dtype=bool)
+    while kept[1:].any():
+        trials = []
+        for term in np.flatnonzero(kept[1:]) + 1:
+            fewer = kept.copy()
+            fewer[term] = False
+            trials.append((_maximise(lesson, fewer, best.linear), fewer))
+        fit, fewer = min(trials, key=lambda trial: trial[0].loss)
+        if n * (fit.loss - best.loss) > 0.5 * math.log(max(n, 2)):
+            break
+        best, kept = fit, fewer
+    return best
+
+
+def _maximise(lesson: Lesson, kept: np.ndarray, start: FloatArray | None) -> LogitFit:
+    free = torch.from_numpy(kept)
+    first = np.zeros(4) if start is None else start * kept
+    linear = torch.tensor(first, dtype=torch.float64, requires_grad=True)
+    n = lesson.valid.sum().clamp(min=1)
+    optimizer = torch.optim.LBFGS(
+        [linear], max_iter=100, tolerance_grad=FLAT, line_search_fn="strong_wolfe"
+    )
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        stay, own, pair, entity = linear * free
+        log_p = log_choices(
+            (stay + own * lesson.D).clamp(-CLIP, CLIP),
+            pair * lesson.apart,
+            entity * lesson.D,
+            lesson.prescribed,
+        )
+        # A trace of a penalty keeps logits finite where everybody obeys.
+        loss = _surprise(log_p, lesson).sum() / n + 1e-6 * linear.square().sum() / n
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss
+
+    optimizer.step(closure)  # type: ignore[no-untyped-call]
+    loss = float(closure().detach())
+    return LogitFit((linear * free).detach().numpy().copy(), loss)
