@@ -6,6 +6,7 @@ written in torch, so that any cost can be differentiated.
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
@@ -35,8 +36,16 @@ class Cost(ABC):
 
     def each(self, X: Tensor, Y: Tensor) -> Tensor:
         """Return the (n, K) costs where every entity has its own centres, Y (n, K, d)."""
-        parts = [self.pairwise(x[None], y) for x, y in zip(X, Y, strict=True)]
-        return torch.cat(parts) if parts else X.new_zeros(0, Y.shape[1])
+        if len(X) == 0:
+            return X.new_zeros(0, Y.shape[1])
+        # Neighbours often share their centres: one call for each run of them.
+        new = (Y[1:] != Y[:-1]).any(2).any(1)
+        if Y.requires_grad:
+            new = torch.ones_like(new)  # equal centres may be different variables
+        ends = [*(torch.nonzero(new)[:, 0] + 1).tolist(), len(X)]
+        return torch.cat(
+            [self.pairwise(X[lo:hi], Y[lo]) for lo, hi in itertools.pairwise([0, *ends])]
+        )
 
     def check(self, X: FloatArray, name: str = "X") -> None:
         """Raise ValueError if X is outside the cost's domain."""
