@@ -35,7 +35,7 @@ def write_file(
         raise FileNotFoundError(f"{path} cannot be written: there is no folder {path.parent}.")
     # NumPy's numbers and arrays may have found their way in.
     text = json.dumps({"format": kind, "version": VERSION, **header}, default=lambda o: o.tolist())
-    tensors = {name: np.ascontiguousarray(value) for name, value in tensors.items()}
+    tensors = {name: np.asarray(value, order="C") for name, value in tensors.items()}
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     os.close(handle)
     try:

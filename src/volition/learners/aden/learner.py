@@ -146,7 +146,8 @@ class ADENClustering(Learner):
     @classmethod
     def _params_from(cls, params: dict[str, Any]) -> dict[str, Any]:
         preset = params["preset"]
-        return params | {"preset": Recipe(**preset) if isinstance(preset, dict) else preset}
+        preset = Recipe(**preset) if isinstance(preset, dict) else preset
+        return params | {"preset": preset, "network": None}  # the state has its own
 
     @property
     def exploration(self) -> float:  # type: ignore[override]

@@ -1,0 +1,432 @@
+"""ADEN: costs only, beside the published figures; transfer, large data, ablation, speed.
+
+Parts: four, grid, london, unknown, ablation, transfer, large, paper. Without a name all are run.
+"""
+
+import resource
+import sys
+from dataclasses import replace
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from common import SHARED, THREADS, published, report
+from rich.progress import track
+from sklearn.datasets import make_blobs
+from torch import nn
+
+from volition import (
+    ADENClustering,
+    AutonomyAwareClustering,
+    CallableAutonomy,
+    DistanceAutonomy,
+    Recipe,
+    Response,
+    SimulatedPopulation,
+)
+from volition.autonomy import Autonomy
+from volition.costs import resolve_cost
+from volition.datasets import load_four_groups, load_utd19_london, make_city
+from volition.learners.aden import PRESETS
+from volition.problem import Problem
+
+X = load_four_groups().data
+COSTS = Recipe(head="costs")
+
+
+def learn(
+    data: np.ndarray, K: int, autonomy: Autonomy, seed: int, metric: Any = "sqeuclidean",
+    population: Any = None, **params: Any,
+) -> tuple[ADENClustering, float, float]:  # fmt: skip
+    """Fit from costs alone; return the learner, its true distortion, and the seconds it took."""
+    people = population or SimulatedPopulation(
+        data, autonomy, metric=metric, reveal="cost", random_state=1000 + seed
+    )
+    began = perf_counter()
+    model = ADENClustering(K, random_state=seed, **params).fit(data, population=people)
+    seconds = perf_counter() - began
+    truth = Problem(data, autonomy=autonomy, cost=resolve_cost(metric))
+    return model, truth.distortion(model.cluster_centers_, model.labels_), seconds
+
+
+def over_seeds(
+    name: dict,
+    data: np.ndarray,
+    K: int,
+    autonomy: Autonomy,
+    best: float,
+    seeds: range,
+    **params: Any,
+) -> dict:
+    gaps, answers, seconds = [], [], []
+    for seed in seeds:
+        model, reached, took = learn(data, K, autonomy, seed, **params)
+        gaps.append(100 * (reached / best - 1))
+        answers.append(model.n_interactions_)
+        seconds.append(took)
+    return name | {
+        "gaps %": [round(gap, 3) for gap in gaps],
+        "mean %": float(np.mean(gaps)),
+        "worst %": max(gaps),
+        "most answers": max(answers),
+        "slowest s": max(seconds),
+        "head": model.head_,
+    }
+
+
+def totals(rows: list[dict]) -> dict:
+    gaps = [gap for row in rows for gap in row["gaps %"]]
+    return {
+        "runs": len(gaps),
+        "mean gap, %": float(np.mean(gaps)),
+        "median gap, %": float(np.median(gaps)),
+        "worst gap, %": max(gaps),
+        "most answers": max(row["most answers"] for row in rows),
+        "slowest run, s": max(row["slowest s"] for row in rows),
+    }
+
+
+def four(name: str = "aden_four", seeds: range = range(3), **params: Any) -> None:
+    """All 20 scenarios on the four groups."""
+    rows = []
+    for case in track(published("table1.csv"), name):
+        autonomy = DistanceAutonomy(case["kappa"], case["gamma"], case["zeta"], case["temperature"])
+        label = {key: case[key] for key in ("kappa", "gamma", "temperature")}
+        best = case["distortion_ground_truth"]
+        row = over_seeds(label, X, 4, autonomy, best, seeds, **params)
+        rows.append(
+            row
+            | {
+                "published ADEN %": case["aden_gap_percent"],
+                "ignored %": case["ignored_gap_percent"],
+            }
+        )
+        print(row, flush=True)
+    facts = totals(rows)
+    facts["published ADEN, mean of 20, %"] = float(np.mean([r["published ADEN %"] for r in rows]))
+    report(name, rows, facts)
+
+
+def costs() -> None:
+    """The same with the published head: expected costs by squared errors."""
+    four("aden_costs", range(1), preset=COSTS)
+
+
+GRID = [
+    (0.1, 0, 1, 0.001), (0.1, 0.5, 1, 1), (0.3, 0, 0.5, 0.001), (0.3, 0, 0.5, 100),
+    (0.3, 0, 1, 0.001), (0.3, 0, 1, 1), (0.3, 0.5, 0.5, 1), (0.5, 0, 0.5, 0.001),
+    (0.5, 0, 1, 100), (0.7, 0, 0.5, 100), (0.7, 0, 1, 0.001), (0.7, 0, 1, 0.01),
+    (0.9, 0, 0.5, 0.01), (0.9, 0, 0.5, 1), (0.9, 0, 1, 0.01), (0.9, 0.5, 1, 0.01),
+]  # fmt: skip
+
+
+def grid() -> None:
+    """The appendix's 4 x 4 grid; the best for known p is ours, as none is published."""
+    rows = []
+    for kappa, gamma, zeta, T in track(GRID, "grid"):
+        autonomy = DistanceAutonomy(kappa, gamma, zeta, T)
+        best = min(
+            AutonomyAwareClustering(4, autonomy=autonomy, random_state=s).fit(X).distortion_
+            for s in range(3)
+        )
+        label = {"kappa": kappa, "gamma": gamma, "zeta": zeta, "temperature": T, "best": best}
+        rows.append(over_seeds(label, X, 4, autonomy, best, range(3)))
+    report("aden_grid", rows, totals(rows))
+
+
+def london() -> None:
+    """London, K = 25, against Algorithm 1 and the best known."""
+    path = SHARED / "data" / "utd19_london.mat"
+    if not path.is_file():
+        sys.exit(f"This benchmark needs {path}, which is not there.")
+    data, rows = load_utd19_london(path), []
+    for case in track(published("london.csv"), "london"):
+        autonomy = DistanceAutonomy(case["kappa"], temperature=case["temperature"])
+        label = {"kappa": case["kappa"], "temperature": case["temperature"]}
+        row = over_seeds(label, data, 25, autonomy, case["best_known"], range(3))
+        worst = case["best_known"] * (1 + row["worst %"] / 100)
+        row["worst against Alg. 1 %"] = 100 * (worst / case["algorithm1"] - 1)
+        row["published ADEN against Alg. 1 %"] = case["published_aden_percent_vs_algorithm1"]
+        rows.append(row)
+    facts = totals(rows)
+    facts["worst against Algorithm 1, %"] = max(row["worst against Alg. 1 %"] for row in rows)
+    report("aden_london", rows, facts)
+
+
+class Noisy:
+    """Answers whose costs are off by a fifth, up or down."""
+
+    def __init__(self, people: SimulatedPopulation) -> None:
+        self.people, self.rng = people, np.random.default_rng(0)
+
+    def respond(self, entities: Any, prescribed: Any, centers: Any) -> Response:
+        cost = self.people.respond(entities, prescribed, centers).cost
+        return Response(None, cost * np.exp(0.2 * self.rng.standard_normal(len(cost))))
+
+
+def travel_time(A: torch.Tensor, B: torch.Tensor) -> torch.Tensor:
+    """Street blocks, and a slow bridge in the middle of the map."""
+    side = torch.sigmoid(40 * (A[:, None, 0] - 0.5)) - torch.sigmoid(40 * (B[None, :, 0] - 0.5))
+    return (A[:, None] - B[None]).abs().sum(-1) + 0.5 * side.abs()
+
+
+def by_place(A: torch.Tensor, B: torch.Tensor) -> torch.Tensor:
+    """Override with probability 0.05 in the west, 0.5 in the east."""
+    eye = torch.eye(len(B), dtype=B.dtype)
+    away = torch.softmax(-(torch.cdist(B, B) ** 2) / 0.05 - 1e9 * eye, dim=1)
+    kappa = torch.where(A[:, 0] < 0.5, 0.05, 0.5)[:, None, None]
+    return (1 - kappa) * eye + kappa * away
+
+
+def unknown() -> None:
+    """What linear logits or known distances cannot express."""
+    near = DistanceAutonomy(0.3, temperature=0.01)
+    slow = DistanceAutonomy(0.3, temperature=0.05)
+    rows = []
+    for name, autonomy, metric in (
+        ("override by place", CallableAutonomy(by_place), "sqeuclidean"),
+        ("noisy costs", near, "sqeuclidean"),
+        ("travel time that only the population knows", slow, travel_time),
+    ):
+        known = AutonomyAwareClustering(4, autonomy=autonomy, metric=metric, random_state=0)
+        best = known.fit(X).distortion_
+        gaps, row = [], {}
+        for seed in range(3):
+            people: Any = SimulatedPopulation(
+                X, autonomy, metric=metric, reveal="cost", random_state=1000 + seed
+            )
+            people = Noisy(people) if name.startswith("noisy") else people
+            model, reached, took = learn(X, 4, autonomy, seed, metric, people)
+            gaps.append(100 * (reached / best - 1))
+            row = {"head": model.head_, "answers": model.n_interactions_, "s": took}
+        rows.append({"case": name, "gaps %": [round(gap, 3) for gap in gaps]} | row)
+        print(rows[-1], flush=True)
+    report("aden_unknown", rows, {"worst gap, %": max(max(row["gaps %"]) for row in rows)})
+
+
+def ablation() -> None:
+    """Leave one thing out at a time, on four scenarios that differ most."""
+    scenarios = [(0.2, 0, 0.01), (0.4, 0, 0.01), (0.5, 0, 0.01), (0.5, 0.5, 100)]
+    cases = {(c["kappa"], c["gamma"], c["temperature"]): c for c in published("table1.csv")}
+    changes: list[tuple[str, Recipe]] = [
+        ("default: choices", PRESETS["cpu"]),
+        ("costs by squared errors", COSTS),
+        ("... perturbation 0.01, as published", replace(COSTS, spread=0.01)),
+        ("... without replay", replace(COSTS, replay=1)),
+        ("... 16 draws of each pair", replace(COSTS, n_draws=16, n_layouts=4)),
+        ("... learning rate 1e-4, constant", replace(COSTS, learning_rate=1e-4, warm_up=False)),
+        ("... exploration 0.05", replace(COSTS, exploration=0.05)),
+        ("... one replica", replace(COSTS, replicas=1)),
+        ("... a quarter of the answers", replace(COSTS, epochs=4, updates=38)),
+    ]
+    rows = []
+    for name, recipe in track(changes, "ablation"):
+        gaps, answers, seconds = [], 0, 0.0
+        for kappa, gamma, T in scenarios:
+            autonomy = DistanceAutonomy(kappa, gamma, temperature=T)
+            model, reached, took = learn(X, 4, autonomy, 0, preset=recipe)
+            best = cases[kappa, gamma, T]["distortion_ground_truth"]
+            gaps.append(100 * (reached / best - 1))
+            answers, seconds = max(answers, model.n_interactions_), max(seconds, took)
+        rows.append(
+            {
+                "recipe": name,
+                "gaps %": [round(gap, 2) for gap in gaps],
+                "mean %": float(np.mean(gaps)),
+                "worst %": max(gaps),
+                "answers": answers,
+                "s": seconds,
+            }
+        )
+        print(rows[-1], flush=True)
+    report("aden_ablation", rows, {"scenarios (kappa, gamma, T)": scenarios})
+
+
+def blobs(K: int, seed: int) -> np.ndarray:
+    data, _ = make_blobs(1500, centers=K, cluster_std=0.7, random_state=seed)
+    return (data - data.min(0)) / np.ptp(data, axis=0)
+
+
+def city() -> np.ndarray:
+    data = make_city(1500)
+    return (data - data.min(0)) / np.ptp(data, axis=0)
+
+
+def transfer() -> None:
+    """Answers until a gap of 2 %, from scratch and from a network trained elsewhere."""
+    near, far, mixed = (0.0, 0.01), (0.0, 100.0), (0.5, 0.01)
+    problems = [
+        ((city(), 6, 0.3, near), (X, 4, 0.4, near)),
+        ((blobs(5, 1), 5, 0.2, far), (X, 4, 0.5, far)),
+        ((X, 4, 0.3, near), (city(), 6, 0.2, near)),
+        ((X, 4, 0.3, mixed), (blobs(5, 1), 5, 0.4, near)),
+        ((city(), 6, 0.5, far), (blobs(8, 2), 8, 0.3, far)),
+        ((blobs(8, 2), 8, 0.1, near), (X, 4, 0.2, near)),
+    ]
+    recipe, goal, rows = replace(COSTS, epochs=8), 2.0, []
+    for source, target in track(problems, "transfer"):
+        data, K, kappa, (gamma, T) = source
+        there = DistanceAutonomy(kappa, gamma, temperature=T)
+        network = learn(data, K, there, 0, preset=recipe)[0].network_
+        data, K, kappa, (gamma, T) = target
+        here = DistanceAutonomy(kappa, gamma, temperature=T)
+        best = AutonomyAwareClustering(K, autonomy=here, random_state=0).fit(data).distortion_
+        needed = {}
+        for label, start in (("from scratch", None), ("transferred", network)):
+            budget = 1000 if start is not None else 8000
+            while True:
+                params = {"preset": recipe, "network": start, "n_interactions": budget}
+                reached = learn(data, K, here, 1, **params)[1]
+                if 100 * (reached / best - 1) <= goal or budget >= 1_000_000:
+                    break
+                budget *= 2
+            needed[label] = budget
+        rows.append(
+            {
+                "source": f"K={source[1]}, kappa={source[2]}, T={source[3][1]:g}",
+                "target": f"K={K}, kappa={kappa}, T={T:g}",
+                **needed,
+                "times fewer": needed["from scratch"] / needed["transferred"],
+            }
+        )
+        print(rows[-1], flush=True)
+    median = float(np.median([row["times fewer"] for row in rows]))
+    report("aden_transfer", rows, {"gap to reach, %": goal, "median times fewer": median})
+
+
+def large() -> None:
+    """A million entities, K = 25; memory of a step against the number of entities."""
+    rows = []
+    for n in (10_000, 100_000, 1_000_000):
+        data = make_city(n)
+        variance = float(((data - data.mean(0)) ** 2).sum(1).mean())
+        autonomy = DistanceAutonomy(0.3, temperature=0.1 * variance)
+        people = SimulatedPopulation(data, autonomy, reveal="cost", random_state=0)
+        model = ADENClustering(25, preset=COSTS, random_state=0).start(data)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+        began = perf_counter()
+        model.partial_fit(population=people, n_interactions=20 * 4096)
+        per_step = (perf_counter() - began) / (20 * 10)
+        after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+        fitted, reached, took = learn(data, 25, autonomy, 0)
+        known = Problem(data, autonomy=autonomy)
+        obeying = AutonomyAwareClustering(25, random_state=0).fit(data[:20_000])
+        rows.append(
+            {
+                "entities": n,
+                "ms per step": 1000 * per_step,
+                "MB added by steps": after - before,
+                "fit s": took,
+                "answers": fitted.n_interactions_,
+                "distortion / ignored": reached / known.distortion(obeying.cluster_centers_),
+                "peak MB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3,
+            }
+        )
+        print(rows[-1], flush=True)
+    report("aden_large", rows, {})
+
+
+class Plain(nn.Module):
+    """The published network written down line by line: stacked pairs, stock attention."""
+
+    def __init__(self, h: int = 64, ff: int = 128, blocks: int = 4, heads: int = 8) -> None:
+        super().__init__()
+        self.fx, self.fy = nn.Linear(2, h), nn.Linear(2, h)
+        self.attention = nn.ModuleList(
+            nn.MultiheadAttention(h, heads, dropout=0.1, batch_first=True) for _ in range(blocks)
+        )
+        self.ff = nn.ModuleList(
+            nn.Sequential(nn.Linear(h, ff), nn.GELU(), nn.Dropout(0.1), nn.Linear(ff, h))
+            for _ in range(blocks)
+        )
+        self.norms = nn.ModuleList(nn.LayerNorm(h) for _ in range(2 * blocks))
+        self.head = nn.Sequential(
+            nn.Linear(2 * h, ff), nn.GELU(), nn.Dropout(0.1), nn.Linear(ff, 1)
+        )
+        self.scale = nn.Parameter(torch.tensor(0.1))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        e, yh = self.fx(x), self.fy(y)
+        for n, (attention, ff) in enumerate(zip(self.attention, self.ff, strict=True)):
+            e = self.norms[2 * n](attention(e, yh, yh)[0] + e)
+            e = self.norms[2 * n + 1](ff(e) + e)
+        B, S, K = len(x), x.shape[1], y.shape[1]
+        pairs = torch.cat(
+            [e[:, :, None].expand(B, S, K, -1), yh[:, None].expand(B, S, K, -1)], dim=-1
+        )
+        D0 = ((x[:, :, None] - y[:, None]) ** 2).sum(-1)
+        return torch.relu(self.scale * self.head(pairs)[..., 0] + D0)
+
+
+def plain_step(network: Plain, optimizer: Any, Y: torch.Tensor, means: torch.Tensor) -> None:
+    """One epoch of Algorithm 2 without any thought of speed: p in full, draws one by one."""
+    B, S, L, K, beta, kappa, T = 32, 128, 16, 4, 10.0, 0.3, 0.01
+    data = torch.from_numpy(X).float()
+    rows = torch.randint(len(data), (B, S))
+    y = Y + 0.01 * torch.randn(B, K, 2)
+    x = data[rows]
+    E = network(x, y)
+    pi = torch.softmax(-beta * E.detach(), dim=2)
+    j = torch.multinomial(pi.reshape(-1, K), 1).reshape(B, S)
+    j = torch.where(torch.rand(B, S) < 0.1, torch.randint(K, (B, S)), j)
+    apart = ((y[:, :, None] - y[:, None]) ** 2).sum(-1) + 1e9 * torch.eye(K)
+    p = (1 - kappa) * torch.eye(K) + kappa * torch.softmax(-apart / T, dim=2)
+    p = p[:, None].expand(B, S, K, K)
+    chosen = p.gather(2, j[..., None, None].expand(B, S, 1, K))[:, :, 0]
+    D = ((x[:, :, None] - y[:, None]) ** 2).sum(-1)
+    total = torch.zeros(B, S)
+    for _ in range(L):
+        k = torch.multinomial(chosen.reshape(-1, K), 1).reshape(B, S, 1)
+        total += D.gather(2, k)[..., 0]
+    means[rows, j] = 0.95 * means[rows, j] + 0.05 * total / L
+    loss = ((E.gather(2, j[..., None])[..., 0] - means[rows, j]) ** 2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+
+
+def paper() -> None:
+    """The published recipe for its first beta, and the time of a step against a plain version."""
+    autonomy = DistanceAutonomy(0.3, temperature=0.01)
+    people = SimulatedPopulation(X, autonomy, reveal="cost", random_state=0)
+    model = ADENClustering(4, preset="paper", random_state=0).start(X)
+    network, Y = Plain(), torch.full((4, 2), 0.5)
+    optimizer = torch.optim.AdamW(network.parameters(), lr=1e-4, weight_decay=1e-5)
+    means = torch.zeros(len(X), 4)
+    ours, plain, losses = [], [], []
+    for _ in track(range(PRESETS["paper"].epochs), "first beta of the published recipe"):
+        began = perf_counter()
+        model.partial_fit(population=people)
+        ours.append(perf_counter() - began)
+        losses.append(model.history_[-1]["loss"])
+        if len(plain) < 50:
+            began = perf_counter()
+            plain_step(network, optimizer, Y, means)
+            plain.append(perf_counter() - began)
+    ratio = float(np.median(ours[:50]) / np.median(plain))
+    rows = [
+        {"": "ours", "ms per step": 1000 * float(np.median(ours))},
+        {"": "plain", "ms per step": 1000 * float(np.median(plain))},
+    ]
+    facts = {
+        "answers": model.n_interactions_,
+        "betas done": model._stage,
+        "loss at first, at last": [losses[0], losses[-1]],
+        "ours / plain": ratio,
+        "whole published run at this speed, h": len(model._betas) * sum(ours) / 3600,
+    }
+    report("aden_paper", rows, facts)
+
+
+PARTS = {
+    f.__name__: f for f in (four, costs, grid, london, unknown, ablation, transfer, large, paper)
+}
+
+if __name__ == "__main__":
+    torch.set_num_threads(THREADS)
+    unknown_parts = [name for name in sys.argv[1:] if name not in PARTS]
+    if unknown_parts:
+        sys.exit(f"There is no part {unknown_parts[0]!r}; parts are {', '.join(PARTS)}.")
+    for part in sys.argv[1:] or PARTS:
+        PARTS[part]()

@@ -1,0 +1,747 @@
+import copy
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.linear_model import LogisticRegression
+from torch import nn
+
+from volition import (
+    ADENClustering,
+    AutonomyAwareClustering,
+    CallableAutonomy,
+    DistanceAutonomy,
+    LogitAutonomy,
+    Recipe,
+    Response,
+    SimulatedPopulation,
+    load_model,
+    save_model,
+)
+from volition.autonomy import SoftmaxTransition
+from volition.costs import SquaredEuclidean
+from volition.learners.aden import (
+    PRESETS,
+    ADENetwork,
+    NetworkAutonomy,
+    NetworkSize,
+    Units,
+    load_network,
+    save_network,
+)
+from volition.learners.aden.replay import Batch, Replay
+from volition.learners.aden.training import Trainer, fit_logits, log_choices, losses, prepare
+from volition.metrics import distortion
+from volition.problem import Problem
+
+K = 4
+SMALL = NetworkSize(16, 32, 2, 4)
+HEADS = ("choices", "costs")
+QUICK = Recipe(
+    hidden_dim=16, ff_dim=32, n_layouts=16, n_samples=32, epochs=2, updates=5, tau=6.0, replicas=2
+)
+
+
+@pytest.fixture(scope="module")
+def X(four_groups):
+    return four_groups[::6]
+
+
+@pytest.fixture
+def truth():
+    return DistanceAutonomy(0.3, temperature=0.01)
+
+
+@pytest.fixture
+def people(X, truth):
+    return SimulatedPopulation(X, truth, reveal="cost", random_state=1)
+
+
+def gap(model, X, truth, metric="sqeuclidean"):
+    """Return by how much the prescriptions cost more than the best for known p, in %."""
+    best = AutonomyAwareClustering(len(model.cluster_centers_), autonomy=truth, metric=metric)
+    best = best.set_params(random_state=0).fit(X).distortion_
+    found = distortion(X, model.cluster_centers_, truth, model.labels_, metric=metric)
+    return 100 * (found / best - 1)
+
+
+# -- the network ----------------------------------------------------------------------------------
+
+
+def squares(A, B):
+    return ((A[:, :, None] - B[:, None]) ** 2).sum(-1)
+
+
+def outputs(network, x, y):
+    if network.head == "costs":
+        return (network.costs(x, y, squares(x, y)),)
+    return network.choices(x, y, squares(x, y), squares(y, y))
+
+
+def shaken(head, size=SMALL, d=2, seed=0):
+    """A network whose last layers are not zero."""
+    network = ADENetwork(d, size, head, seed).double().eval()
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+            parameter += 0.3 * noise
+    return network
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize(("n", "k"), [(1, 2), (7, 3), (20, 9)])
+def test_the_order_of_points_and_centres_does_not_matter(head, n, k):
+    network = shaken(head)
+    x, y = torch.randn(2, n, 2).double(), torch.randn(2, k, 2).double()
+    rows, columns = torch.randperm(n), torch.randperm(k)
+    plain = outputs(network, x, y)
+    turned = outputs(network, x[:, rows], y[:, columns])
+    for a, b in zip(plain, turned, strict=True):
+        index = rows if a.shape[1] == n and (n != k or a is not plain[1]) else columns
+        if head == "choices" and a is plain[1]:
+            index = columns
+        torch.testing.assert_close(a[:, index][:, :, columns], b)
+
+
+def test_points_do_not_see_each_other():
+    network = shaken("costs")
+    x, y = torch.randn(1, 6, 2).double(), torch.randn(1, 3, 2).double()
+    whole = network.costs(x, y, squares(x, y))
+    alone = network.costs(x[:, 4:5], y, squares(x[:, 4:5], y))
+    torch.testing.assert_close(whole[:, 4:5], alone)
+
+
+def test_the_network_is_the_papers():
+    """The published equations with torch's own attention and stacked pairs."""
+    size = NetworkSize(16, 32, 3, 4)
+    network = shaken("costs", size)
+    x, y = torch.randn(2, 5, 2).double(), torch.randn(2, 3, 2).double()
+    e, centers = network.project_points(x), network.project_centers(y)
+    for block in network.blocks:
+        mha = nn.MultiheadAttention(16, 4, batch_first=True).double()
+        with torch.no_grad():
+            mha.in_proj_weight.copy_(torch.cat([block.query.weight, block.key_value.weight]))
+            mha.in_proj_bias.copy_(torch.cat([block.query.bias, block.key_value.bias]))
+            mha.out_proj.load_state_dict(block.out.state_dict())
+        mixed, weights = mha(e, centers, centers)
+        u = block.norms[0](mixed + e)
+        e = block.norms[1](block.narrow(nn.functional.gelu(block.widen(u))) + u)
+    torch.testing.assert_close(network.attention(x, y)[-1], weights)
+    pairs = torch.cat(
+        [e[:, :, None].expand(2, 5, 3, 16), centers[:, None].expand(2, 5, 3, 16)], dim=-1
+    )
+    head = network.pair
+    stacked = nn.Linear(32, 32).double()
+    with torch.no_grad():
+        stacked.weight.copy_(torch.cat([head.first.weight, head.second.weight], dim=1))
+        stacked.bias.copy_(head.first.bias)
+    deviation = head.last(nn.functional.gelu(stacked(pairs)))[..., 0]
+    D0 = squares(x, y)
+    expected = torch.relu(network.scale * deviation + D0)
+    torch.testing.assert_close(network.costs(x, y, D0), expected)
+
+
+def test_dropout_is_for_training_only():
+    network = ADENetwork(2, NetworkSize(16, 32, 1, 4, dropout=0.5), "costs").double()
+    x, y = torch.randn(1, 5, 2).double(), torch.randn(1, 3, 2).double()
+    network.eval()
+    torch.testing.assert_close(*(network.costs(x, y, squares(x, y)) for _ in range(2)))
+    network.train()
+    assert not torch.equal(*(network.costs(x, y, squares(x, y)) for _ in range(2)))
+
+
+def test_published_sizes():
+    recipe = PRESETS["paper"]
+    assert recipe.size() == NetworkSize(64, 128, 4, 8, recipe.dropout)
+    assert (recipe.n_layouts, recipe.n_samples, recipe.n_draws) == (32, 128, 16)
+    assert (recipe.epochs, recipe.center_epochs, recipe.tau) == (1000, 100, 1.1)
+    assert (recipe.learning_rate, recipe.center_rate, recipe.weight_decay) == (1e-4, 1e-4, 1e-5)
+    assert (recipe.spread, recipe.ema) == (0.01, 0.95)
+    assert (recipe.beta_min, recipe.beta_max, recipe.head) == (10, 50_000, "costs")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"hidden_dim": 30, "n_heads": 4}, "hidden_dim=30 must be a multiple of n_heads=4"),
+        ({"n_blocks": 0}, "n_blocks must be an integer >= 1"),
+        ({"dropout": 1.5}, "dropout must be a number in"),
+        ({"tau": 1}, "tau must be a number in"),
+        ({"spread": -1}, "spread must be a number in"),
+        ({"ema": 2}, "ema must be a number in"),
+        ({"epochs": 0}, "epochs must be an integer >= 1"),
+    ],
+)
+def test_bad_recipes(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        Recipe(**arguments)
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_a_network_survives_its_file(tmp_path, head):
+    network = shaken(head).float()
+    same = load_network(save_network(network, tmp_path / "n.safetensors"))
+    for name, value in network.state_dict().items():
+        torch.testing.assert_close(same.state_dict()[name], value, rtol=0, atol=0)
+    with pytest.raises(ValueError, match="volition"):
+        load_model(tmp_path / "n.safetensors")
+
+
+# -- what is learned, as an autonomy model --------------------------------------------------------
+
+
+def dense_choices(network, X, Y, units):
+    """p[i, j, k] of a network of choices, from its logits one by one."""
+    x, y = units.points(X)[None], units.points(Y)[None]
+    stay, leave, drawn = (
+        z[0] for z in network.choices(x, y, squares(X[None], Y[None]) / units.cost,
+                                      squares(Y[None], Y[None]) / units.cost)
+    )  # fmt: skip
+    n, K = stay.shape
+    p = torch.zeros(n, K, K, dtype=torch.float64)
+    for i in range(n):
+        for j in range(K):
+            others = [k for k in range(K) if k != j]
+            weights = torch.softmax(leave[j, others] + drawn[i, others], dim=0)
+            obey = torch.sigmoid(stay[i, j])
+            p[i, j, j] = obey
+            p[i, j, others] = (1 - obey) * weights
+    return p
+
+
+def test_choices_as_an_autonomy_model(rng):
+    X, Y = torch.tensor(rng.random((6, 2))), torch.tensor(rng.random((3, 2)))
+    units = Units(np.array([0.3, 0.4]), 0.7, 0.2)
+    network = shaken("choices")
+    model = NetworkAutonomy(network, units)
+    problem = Problem(X.numpy(), autonomy=model)
+    p = dense_choices(network, X, Y, units)
+    D = squares(X[None], Y[None])[0]
+    expected = torch.einsum("ijk,ik->ij", p, D).detach().numpy()
+    np.testing.assert_allclose(problem.expected_costs(Y), expected, rtol=1e-10)
+    prescribed = np.array([0, 1, 2, 0, 1, 2])
+    rows = p[torch.arange(6), prescribed].detach().numpy()
+    np.testing.assert_allclose(problem.conditional(Y, prescribed), rows, rtol=1e-10)
+    W = rng.dirichlet(np.ones(3), 6)
+    carried = np.einsum("ijk,ij->ik", p.detach().numpy(), W)
+    np.testing.assert_allclose(problem.realized(Y, W), carried, rtol=1e-10)
+    half = problem.with_autonomy(model.scaled(0.5)).expected_costs(Y)
+    np.testing.assert_allclose(half, 0.5 * expected + 0.5 * D.numpy(), rtol=1e-10)
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_the_gradient_goes_through_the_network(rng, head):
+    X, Y = rng.random((8, 2)), rng.random((3, 2))
+    problem = Problem(X, autonomy=NetworkAutonomy(shaken(head), Units(np.zeros(2), 1.0, 1.0)))
+    value, gradient = problem.value_and_gradient(Y, 5.0)
+    assert value == pytest.approx(problem.free_energy(Y, 5.0))
+    for index in np.ndindex(Y.shape):
+        step = np.zeros_like(Y)
+        step[index] = 1e-6
+        slope = (problem.free_energy(Y + step, 5.0) - problem.free_energy(Y - step, 5.0)) / 2e-6
+        assert gradient[index].item() == pytest.approx(slope, rel=1e-5, abs=1e-8)
+
+
+def test_a_network_of_costs_knows_no_choices(rng):
+    problem = Problem(
+        rng.random((4, 2)), autonomy=NetworkAutonomy(shaken("costs"), Units(np.zeros(2), 1.0, 1.0))
+    )
+    with pytest.raises(TypeError, match="does not know which clusters are realised"):
+        problem.moments(rng.random((3, 2)), 1.0)
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.5])
+def test_logits_include_the_papers_family(rng, gamma):
+    X, Y = rng.random((30, 2)), rng.random((5, 2))
+    paper = DistanceAutonomy(0.3, gamma, 2.0, 0.1)
+    logit = LogitAutonomy(math.log(0.7 / 0.3), 0.0, -20.0, -gamma / 0.1)
+    a, b = (Problem(X, autonomy=model) for model in (paper, logit))
+    assert a.collapses == b.collapses
+    np.testing.assert_allclose(a.expected_costs(Y), b.expected_costs(Y), rtol=1e-10)
+    for one, other in zip(a.value_and_gradient(Y, 7.0), b.value_and_gradient(Y, 7.0), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-14)
+    for t in (0.0, 0.4):
+        scaled = [p.with_autonomy(p.autonomy.scaled(t)).expected_costs(Y) for p in (a, b)]
+        np.testing.assert_allclose(*scaled, rtol=1e-10)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.tuples(*[st.floats(-5, 5)] * 4), st.floats(0, 1), st.integers(1, 5), st.integers(0, 2**31)
+)
+def test_logits_by_their_definition(coefficients, share, k, seed):
+    rng = np.random.default_rng(seed)
+    X, Y = torch.tensor(rng.random((4, 2))), torch.tensor(rng.random((k, 2)))
+    model = LogitAutonomy(*coefficients, share)
+    stay, own, pair, entity = coefficients
+    D, apart = squares(X[None], Y[None])[0].numpy(), squares(Y[None], Y[None])[0].numpy()
+    p = np.zeros((4, k, k))
+    for i, j in np.ndindex(4, k):
+        override = share / (1 + math.exp(stay + own * D[i, j])) if k > 1 else 0.0
+        weights = np.exp(pair * apart[j] + entity * D[i])
+        weights[j] = 0
+        p[i, j] = override * weights / max(weights.sum(), 1e-300)
+        p[i, j, j] = 1 - override
+    problem = Problem(X.numpy(), autonomy=model)
+    expected = np.einsum("ijk,ik->ij", p, D)
+    np.testing.assert_allclose(problem.expected_costs(Y), expected, rtol=1e-8, atol=1e-12)
+    prescribed = rng.integers(0, k, 4)
+    mine = p[np.arange(4), prescribed]
+    each = model.conditional_each(
+        X, torch.tensor(prescribed), Y.expand(4, k, 2), SquaredEuclidean()
+    )
+    np.testing.assert_allclose(each, mine, rtol=1e-8, atol=1e-12)
+    np.testing.assert_allclose(problem.conditional(Y, prescribed), mine, rtol=1e-8, atol=1e-12)
+
+
+def test_a_chance_to_stay_for_each_pair(rng):
+    """The contraction without an (n, K, K) tensor, also where factors underflow."""
+    a = torch.tensor(rng.standard_normal((4, 4))).fill_diagonal_(-torch.inf)
+    for scale in (1.0, 3000.0):
+        b, kappa = (
+            torch.tensor(scale * rng.standard_normal((9, 4))),
+            torch.tensor(rng.random((9, 4))),
+        )
+        transition = SoftmaxTransition(kappa, scale * a, b)
+        away = torch.softmax(scale * a[None] + b[:, None], dim=2)
+        p = (1 - kappa)[..., None] * torch.eye(4) + kappa[..., None] * away
+        D, W = torch.tensor(rng.random((9, 4))), torch.tensor(rng.random((9, 4)))
+        torch.testing.assert_close(transition.expected(D), torch.einsum("ijk,ik->ij", p, D))
+        torch.testing.assert_close(transition.realized(W), torch.einsum("ijk,ij->ik", p, W))
+        j = torch.tensor(rng.integers(0, 4, 9))
+        torch.testing.assert_close(transition.conditional(j), p[torch.arange(9), j])
+
+
+# -- fitting --------------------------------------------------------------------------------------
+
+
+def answers(X, truth, n_layouts, width=32, seed=0, k=K):
+    """Return a lesson of costs drawn at random layouts, and the realised clusters."""
+    rng = np.random.default_rng(seed)
+    Y = rng.random((n_layouts, k, X.shape[1]))
+    i, j = rng.integers(0, len(X), (n_layouts, width)), rng.integers(0, k, (n_layouts, width))
+    people = SimulatedPopulation(X, truth, random_state=seed)
+    answer = people.respond(i.ravel(), j.ravel(), np.repeat(Y, width, axis=0))
+    D = ((X[i][:, :, None] - Y[:, None]) ** 2).sum(-1)
+    matches = np.abs(answer.cost.reshape(i.shape)[..., None] - D) < 1e-9
+    batch = Batch(Y, i, j, answer.cost.reshape(i.shape), matches, np.ones(i.shape, dtype=bool))
+    units = Units(np.zeros(X.shape[1]), 1.0, 1.0)
+    lesson = prepare(batch, X, SquaredEuclidean(), units, torch.float64, "cpu")
+    return lesson, answer.realized.reshape(i.shape)
+
+
+def test_logits_are_found_again(X):
+    """Maximum likelihood from costs alone, with the terms that matter and no others."""
+    lesson, _ = answers(X, LogitAutonomy(1.0, 0.0, -8.0, 0.0), 600)
+    stay, own, pair, entity = fit_logits(lesson).linear
+    assert (own, entity) == (0, 0)
+    assert stay == pytest.approx(1.0, abs=0.08)
+    assert pair == pytest.approx(-8.0, abs=0.6)
+    lesson, _ = answers(X, LogitAutonomy(1.0, 3.0, -8.0, -4.0), 600)
+    np.testing.assert_allclose(fit_logits(lesson).linear, [1.0, 3.0, -8.0, -4.0], rtol=0.15)
+
+
+def test_the_chance_to_stay_is_logistic_regression(X):
+    lesson, realized = answers(X, LogitAutonomy(0.5, 2.0), 200)
+    fit = fit_logits(lesson)
+    D = lesson.D.gather(2, lesson.prescribed[..., None])[..., 0].numpy().reshape(-1, 1)
+    obeyed = realized.ravel() == lesson.prescribed.numpy().ravel()
+    other = LogisticRegression(C=np.inf, tol=1e-10, max_iter=1000).fit(D, obeyed)
+    np.testing.assert_allclose(fit.linear[:2], [other.intercept_[0], other.coef_[0, 0]], rtol=1e-3)
+
+
+def test_likelihood_of_a_cost_that_two_centres_share(X):
+    """Coincident centres cannot be told apart: the chance of either counts."""
+    lesson, _ = answers(X, LogitAutonomy(1.0), 4, width=8)
+    lesson = lesson._replace(matches=torch.ones_like(lesson.matches))
+    network = shaken("choices").requires_grad_(False)
+    assert float(losses(network, lesson).abs().max()) < 1e-10
+    log_p = log_choices(*network.choices(*lesson[:4]), lesson.prescribed)
+    torch.testing.assert_close(log_p.exp().sum(2), torch.ones(4, 8).double())
+    none = lesson._replace(valid=torch.zeros_like(lesson.valid))
+    assert float(losses(network, none).sum()) == 0
+
+
+def test_everybody_obeys(X):
+    lesson, _ = answers(X, LogitAutonomy(60.0), 40)
+    fit = fit_logits(lesson)
+    assert np.isfinite(fit.linear).all()
+    assert 1 / (1 + math.exp(fit.linear[0])) < 1e-3
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_training_lowers_the_loss_and_can_be_saved(X, head):
+    lesson, _ = answers(X, DistanceAutonomy(0.4, temperature=0.05), 16)
+    lesson = type(lesson)(*(z.float() if z.is_floating_point() else z for z in lesson))
+    size = NetworkSize(16, 32, 1, 4, dropout=0.1)
+    trainer = Trainer(ADENetwork(2, size, head, seed=1), 3e-3, 1e-4)
+    first = np.mean([trainer.step(lesson, seed=s) for s in range(5)])
+    last = np.mean([trainer.step(lesson, seed=s) for s in range(60)][-5:])
+    assert last < first
+    other = Trainer(ADENetwork(2, size, head, seed=2), 3e-3, 1e-4)
+    other.restore(copy.deepcopy(trainer.state()))
+    assert trainer.step(lesson, seed=7) == other.step(lesson, seed=7)
+    for a, b in zip(trainer.network.parameters(), other.network.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+# -- remembering answers --------------------------------------------------------------------------
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**31), st.integers(1, 5), st.integers(3, 30))
+def test_every_answer_is_kept_once_with_its_centres(seed, width, n_parts):
+    rng = np.random.default_rng(seed)
+    layouts = rng.random((4, 2, 1))
+    replay, told = Replay(2, 1, width, capacity=1000), []
+    for number in range(n_parts):
+        m = int(rng.integers(1, 9))
+        which = rng.integers(0, 4, m)
+        i, j, c = rng.integers(0, 50, m), rng.integers(0, 2, m), rng.random(m)
+        matches = rng.random((m, 2)) < 0.5
+        touched = replay.add(layouts[which], i, j, c, matches)
+        assert set(c) <= set(replay.take(touched).target[replay.take(touched).valid])
+        told += [(*layouts[w].ravel(), a, b, t, *f) for w, a, b, t, f in zip(
+            which, i, j, c, matches.tolist(), strict=True)]  # fmt: skip
+        if number == n_parts // 2:
+            fresh = Replay(2, 1, width, capacity=1000)
+            fresh.restore({name: value.copy() for name, value in replay.state().items()})
+            replay = fresh
+    everything = replay.take(np.arange(replay.n_groups))
+    kept = []
+    for g, s in zip(*np.nonzero(everything.valid), strict=True):
+        row = (*everything.centers[g].ravel(), everything.entities[g, s],
+               everything.prescribed[g, s], everything.target[g, s],
+               *everything.matches[g, s].tolist())  # fmt: skip
+        kept.append(tuple(float(value) for value in row))
+    assert sorted(kept) == sorted(tuple(float(value) for value in row) for row in told)
+    # Nothing is wasted: at most one group of each layout has room.
+    assert replay.n_groups <= len(told) // width + 4
+    assert len(replay) == len(told)
+
+
+def test_old_answers_are_forgotten(rng):
+    replay = Replay(2, 1, 4, capacity=10)
+    for number in range(100):
+        Y = np.full((4, 2, 1), float(number))
+        replay.add(Y, np.arange(4), np.zeros(4, int), np.full(4, number), np.ones((4, 2), bool))
+    assert 10 <= replay.n_groups <= 15
+    assert replay.take(np.arange(replay.n_groups)).target[-1, 0] == 99
+
+
+# -- the learner ----------------------------------------------------------------------------------
+
+
+class Table:
+    """Answers by a rule that nobody can look into: only costs come out."""
+
+    __slots__ = ("_rng", "_rule", "asked")
+
+    def __init__(self, X, kappa, seed=0):
+        rng = np.random.default_rng(seed)
+
+        def rule(entities, prescribed, centers):
+            k = len(centers[0])
+            others = (prescribed + rng.integers(1, k, len(entities))) % k
+            realized = np.where(rng.random(len(entities)) < kappa, others, prescribed)
+            return ((X[entities] - centers[np.arange(len(entities)), realized]) ** 2).sum(1)
+
+        self._rule, self.asked = rule, 0
+
+    def respond(self, entities, prescribed, centers):
+        assert centers.ndim == 3
+        self.asked += len(entities)
+        return Response(None, self._rule(entities, prescribed, centers))
+
+
+def test_costs_alone_from_a_population_without_a_model(X):
+    model = ADENClustering(K, random_state=0)
+    table = Table(X, 0.3)
+    model.fit(X, population=table)
+    away = 0.3 / (K - 1)
+    truth = CallableAutonomy(lambda X, Y: (1 - 0.3 - away) * torch.eye(len(Y)).double() + away)
+    assert model.head_ == "choices"
+    assert gap(model, X, truth) < 0.5
+    assert table.asked == model.n_interactions_ <= 30_000
+
+
+@pytest.mark.parametrize(
+    "truth", [DistanceAutonomy(0.4, temperature=0.01), DistanceAutonomy(0.5, 0.5, 1.0, 100.0)]
+)
+def test_choices_from_costs(X, truth):
+    people = SimulatedPopulation(X, truth, reveal="cost", random_state=3)
+    model = ADENClustering(K, random_state=0).fit(X, population=people)
+    assert gap(model, X, truth) < 0.5
+    assert model.stop_reason_.startswith("centres no longer improve")
+    assert model.n_interactions_ == people.n_interactions < 20_000
+    true = Problem(X, autonomy=truth).expected_costs(model.cluster_centers_)
+    error = np.sqrt(((model.expected_costs() - true) ** 2).mean()) / true.mean()
+    assert error < 0.05
+
+
+def test_what_is_revealed_beside_costs_is_not_looked_at(X, truth):
+    class Liar(SimulatedPopulation):
+        def respond(self, entities, prescribed, centers):
+            answer = super().respond(entities, prescribed, centers)
+            return Response(np.zeros(len(answer), dtype=int), answer.cost)
+
+    results = [
+        ADENClustering(K, n_interactions=3000, random_state=0).fit(X, population=who)
+        for who in (
+            Liar(X, truth, random_state=1),
+            SimulatedPopulation(X, truth, reveal="cost", random_state=1),
+        )
+    ]
+    np.testing.assert_array_equal(results[0].cluster_centers_, results[1].cluster_centers_)
+    assert results[0].changes_ == []
+
+
+def by_place(X, Y):
+    eye = torch.eye(len(Y), dtype=Y.dtype)
+    kappa = torch.where(X[:, 0] < 0.5, 0.05, 0.6)[:, None, None]
+    return (1 - kappa) * eye + kappa * (1 - eye) / (len(Y) - 1)
+
+
+def test_the_network_learns_what_distances_do_not_say(X):
+    truth = CallableAutonomy(by_place)
+    people = SimulatedPopulation(X, truth, reveal="cost", random_state=1)
+    model = ADENClustering(K, random_state=0).fit(X, population=people)
+    assert isinstance(model.model_, NetworkAutonomy)
+    assert gap(model, X, truth) < 1.5
+
+
+def test_costs_that_match_no_centre_are_learned_as_such(X, truth):
+    class Noisy(SimulatedPopulation):
+        def respond(self, entities, prescribed, centers):
+            cost = super().respond(entities, prescribed, centers).cost
+            return Response(
+                None, cost * np.exp(0.1 * np.random.default_rng(0).normal(size=len(cost)))
+            )
+
+    recipe = Recipe(hidden_dim=16, ff_dim=32, epochs=4, updates=12, tau=4.0, replicas=1)
+    people = Noisy(X, truth, random_state=1)
+    model = ADENClustering(K, preset=recipe, random_state=0).fit(X, population=people)
+    assert model.head_ == "costs"
+    assert gap(model, X, truth) < 8
+    with pytest.raises(ValueError, match="Of the costs told so far"):
+        ADENClustering(K, head="choices", random_state=0).fit(X, population=people)
+
+
+def test_the_scale_of_the_data_does_not_matter(X):
+    found = []
+    for scale, shift in ((1.0, 0.0), (1024.0, 0.0)):
+        data = X * scale + shift
+        truth = DistanceAutonomy(0.3, temperature=0.01 * scale**2)
+        people = SimulatedPopulation(data, truth, reveal="cost", random_state=1)
+        model = ADENClustering(K, n_interactions=3000, random_state=0).fit(data, population=people)
+        found.append((model.cluster_centers_ - shift) / scale)
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-5, atol=1e-6)
+
+
+def test_algorithm_2_as_published(X):
+    """The questions, the running means and the one step of AdamW of the published recipe."""
+    asked_of = []
+
+    class Spy(SimulatedPopulation):
+        def respond(self, entities, prescribed, centers):
+            asked_of.append((entities, prescribed, centers))
+            self.last = super().respond(entities, prescribed, centers)
+            return self.last
+
+    recipe = Recipe(**{**vars(PRESETS["paper"]), "n_layouts": 4, "n_samples": 8, "epochs": 3})
+    people = Spy(X, DistanceAutonomy(0.3, temperature=0.01), reveal="cost", random_state=0)
+    model = ADENClustering(K, preset=recipe, random_state=0)
+    means = np.zeros((len(X), K))
+    for epoch in range(3):
+        model.partial_fit(X, population=people)
+        entities, prescribed, centers = asked_of[-1]
+        assert len(entities) == 4 * 8 * 16
+        pairs = np.column_stack([entities, prescribed]).reshape(32, 16, 2)
+        assert (pairs == pairs[:, :1]).all()  # sixteen draws of each
+        sets = centers.reshape(4, 128, K, 2)
+        assert (sets == sets[:, :1]).all()  # of one perturbed set of centres per mini-batch
+        around = sets[:, 0] - (model.cluster_centers_ if epoch else sets[:, 0].mean((0, 1)))
+        assert 0.004 < around.std() < 0.05
+        cost = people.last.cost.reshape(32, 16).mean(1)
+        for pair in np.unique(pairs[:, 0], axis=0):
+            mine = (pairs[:, 0] == pair).all(1)
+            means[tuple(pair)] = 0.95 * means[tuple(pair)] + 0.05 * cost[mine].mean()
+        np.testing.assert_allclose(model._means, means, rtol=1e-12)
+        assert model._trainer.n_steps == epoch + 1
+    assert model._stage == 1
+    assert model.beta_ == pytest.approx(11.0)
+
+
+def test_plain_descent_of_the_centres(X):
+    recipe = Recipe(
+        hidden_dim=16, ff_dim=32, head="costs", epochs=1, center_epochs=3, center_rate=0.05,
+        replicas=1, spread=0.05, n_layouts=4, n_samples=16,
+    )  # fmt: skip
+    people = SimulatedPopulation(X, DistanceAutonomy(0.3), reveal="cost", random_state=0)
+    model = ADENClustering(K, preset=recipe, random_state=0).start(X)
+    beta, Y = model.beta_, model._replicas[0].copy()
+    model.partial_fit(population=people, n_interactions=64)
+    problem = Problem(X, autonomy=model.model_)
+    for _ in range(3):
+        Y = Y - 0.05 * problem.value_and_gradient(Y, beta)[1].numpy()
+    np.testing.assert_allclose(model.cluster_centers_, Y, rtol=1e-9)
+
+
+def test_answers_may_be_lost_late_twice_and_shuffled(X, truth, rng):
+    people = SimulatedPopulation(X, truth, reveal="cost", random_state=2)
+    model = ADENClustering(K, random_state=0).start(X)
+    waiting = []
+    while model._enough() is None:
+        asked = model.ask(500)
+        answer = people.respond(asked.entities, asked.prescribed, asked.centers)
+        arriving = np.flatnonzero(rng.random(500) > 0.3)
+        arriving = rng.permutation(np.concatenate([arriving, arriving[:40]]))
+        waiting.append((asked.take(arriving), answer.take(arriving)))
+        if len(waiting) > 2:
+            model.tell(*waiting.pop(0))
+    model._conclude(thoroughly=True)
+    assert gap(model, X, truth) < 1
+    assert model.n_repeated_ > 0
+
+
+def test_entities_come_and_go(X, people):
+    model = ADENClustering(K, n_interactions=3000, random_state=0).fit(X, population=people)
+    new = model.add_entities(X[:5] + 0.01)
+    assert new.tolist() == [300, 301, 302, 303, 304]
+    np.testing.assert_array_equal(model.labels_[300:], model.predict(X[:5] + 0.01))
+    model.remove_entities([0, 1])
+    assert model.labels_[:2].tolist() == [-1, -1]
+    assert not {0, 1} & set(model.ask(2000).entities)
+
+
+def test_weights_count(X, truth):
+    heavy = np.where(X[:, 0] < 0.5, 1.0, 0.0)
+    people = SimulatedPopulation(X, truth, reveal="cost", random_state=2)
+    model = ADENClustering(2, n_interactions=3000, random_state=0)
+    model.fit(X, population=people, sample_weight=heavy)
+    assert (model.cluster_centers_[:, 0] < 0.5).all()
+
+
+def test_a_single_cluster(X):
+    people = SimulatedPopulation(X, DistanceAutonomy(0.3), reveal="cost", random_state=2)
+    model = ADENClustering(1, random_state=0).fit(X, population=people)
+    np.testing.assert_allclose(model.cluster_centers_[0], X.mean(0), atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"preset": "gpu"}, "preset must be one of 'cpu', 'paper' or a Recipe, got 'gpu'"),
+        ({"head": "both"}, "head must be 'auto' or one of"),
+        ({"n_interactions": 0}, "n_interactions must be an integer >= 1 or 'auto'"),
+        ({"device": "abacus"}, "device='abacus' cannot be used"),
+        ({"tol": -1}, "tol must be a number in"),
+        ({"network": "nowhere.safetensors"}, "No such file: nowhere.safetensors"),
+        ({"network": ADENetwork(3, SMALL)}, "knows 3 features, but X has 2"),
+        ({"network": ADENetwork(2, SMALL), "head": "costs"}, "head='costs', but the network is"),
+    ],
+)
+def test_bad_parameters(X, people, arguments, message):
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        ADENClustering(K, **arguments).fit(X, population=people)
+
+
+def test_before_the_first_answers(X):
+    model = ADENClustering(K, random_state=0).start(X)
+    assert model.head_ == "undecided"
+    assert model.network_ is None
+    with pytest.raises(ValueError, match="There is no network yet"):
+        model.save_network("n.safetensors")
+    with pytest.raises(ValueError, match="There is no network yet"):
+        model.attention()
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_started_from_another_network(X, people, tmp_path, head):
+    recipe = Recipe(**{**vars(QUICK), "head": head})
+    first = ADENClustering(K, preset=recipe, n_interactions=4000, random_state=0)
+    first.fit(X, population=people)
+    path = first.save_network(tmp_path / "n.safetensors")
+    other = ADENClustering(3, preset=recipe, network=path, random_state=0).start(X[:100])
+    for a, b in zip(first.network_.parameters(), other.network_.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=0)
+    assert other.head_ == head
+    few = SimulatedPopulation(X[:100], DistanceAutonomy(0.2), reveal="cost", random_state=0)
+    other.fit(X[:100], population=few)
+    assert np.isfinite(other.cluster_centers_).all()
+
+
+def run(X, path, recipe, head, resume=False, stop=None):
+    truth = DistanceAutonomy(0.3, temperature=0.01)
+    people = SimulatedPopulation(X, truth, reveal="cost", random_state=1)
+    model = ADENClustering(K, preset=recipe, head=head, n_interactions=6000, random_state=4)
+    return model.fit(
+        X, population=people, checkpoint=path, checkpoint_every=0, resume=resume,
+        on_batch=lambda learner: stop is not None and learner.n_interactions_ >= stop,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("head", "stops"), [("auto", (200, 1500, 3000)), ("costs", (700, 3300))])
+def test_stopped_and_resumed_equals_uninterrupted(X, tmp_path, head, stops):
+    recipe = Recipe(**{**vars(QUICK), "dropout": 0.1})
+    whole = run(X, tmp_path / "whole.safetensors", recipe, head)
+    path = tmp_path / "part.safetensors"
+    for number, stop in enumerate(stops):
+        part = run(X, path, recipe, head, resume=number > 0, stop=stop)
+        assert part.n_interactions_ < 6000
+    resumed = run(X, path, recipe, head, resume=True)
+    assert whole.n_interactions_ == resumed.n_interactions_
+    np.testing.assert_array_equal(whole.cluster_centers_, resumed.cluster_centers_)
+    np.testing.assert_array_equal(whole.labels_, resumed.labels_)
+    assert json.dumps(whole.history_) == json.dumps(resumed.history_)
+
+
+def test_saved_with_questions_open(X, people, tmp_path):
+    model = ADENClustering(K, preset=QUICK, head="costs", random_state=0)
+    model.partial_fit(X, population=people, n_interactions=1500)
+    asked = model.ask(100)
+    other = load_model(save_model(model, tmp_path / "m.safetensors"))
+    assert isinstance(other, ADENClustering)
+    answer = people.respond(asked.entities, asked.prescribed, asked.centers)
+    for learner in (model, other):
+        learner.tell(asked, answer)
+        learner.tell(asked, answer)
+    assert other.n_repeated_ == model.n_repeated_ == 100
+    one, two = model.ask(50), other.ask(50)
+    np.testing.assert_array_equal(one.prescribed, two.prescribed)
+    np.testing.assert_array_equal(one.centers, two.centers)
+
+
+def test_a_checkpoint_must_fit(X, people, tmp_path):
+    path = tmp_path / "m.safetensors"
+    ADENClustering(K, preset=QUICK, n_interactions=600, random_state=0).fit(
+        X, population=people, checkpoint=path
+    )
+    with pytest.raises(ValueError, match="another preset or recipe"):
+        ADENClustering(K).resume(path)
+
+
+def test_the_running_distortion_is_right(X, truth):
+    people = SimulatedPopulation(X, truth, reveal="cost", random_state=7)
+    model = ADENClustering(K, tol=0, n_interactions=14_000, random_state=1)
+    model.fit(X, population=people)
+    model.partial_fit(population=people, n_interactions=9000)
+    estimate = model.distortion_estimate()
+    true = distortion(X, model.cluster_centers_, truth, model.labels_)
+    width = (estimate.high - estimate.low) / 2
+    assert abs(estimate.value - true) < 2 * width
+    assert estimate.n_answers > 300
+
+
+def test_attention_of_entities_to_centres(X, people):
+    model = ADENClustering(K, preset=QUICK, head="costs", n_interactions=1500, random_state=0)
+    model.fit(X, population=people)
+    attention = model.attention()
+    assert attention.shape == (2, len(X), K)
+    np.testing.assert_allclose(attention.sum(2), 1, rtol=1e-5)
+    np.testing.assert_allclose(model.attention(X[:3]), attention[:, :3], rtol=1e-4)
