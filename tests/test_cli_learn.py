@@ -71,6 +71,40 @@ RESULTS = {
 LOG = ("--log", "answers.csv", "--entities", "sensors.csv", "--centers", "today.csv")
 
 
+def test_learning_from_costs_alone(run, files, tmp_path):
+    words = ("--population", "sim.toml", "-k", 4, "--learner", "aden", "--out", "res")
+    code, out, err = run(*words, "--interactions", 2500)
+    assert code == 0, err
+    assert set(os.listdir(tmp_path / "res")) == RESULTS
+    summary = json.loads((tmp_path / "res" / "summary.json").read_text())
+    assert summary["learner"] == "ADENClustering"
+    assert summary["estimate"] == "choices"
+    assert summary["gap_percent"] < 3
+    assert "gap" in out
+    assert load_model(tmp_path / "res" / "state.safetensors").n_interactions_ == 2500
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--learner", "deep"), "--learner must be tabular or aden, got 'deep'."),
+        (("--learner", "aden", "--estimate", "costs"), "--estimate belongs to --learner tabular."),
+        (("--learner", "aden", "--exploration", "0.2"), "--exploration belongs to --learner"),
+    ],
+)
+def test_options_that_do_not_go_together(run, files, tmp_path, words, message):
+    code, _, err = run("--population", "sim.toml", "-k", 4, "--out", "res", *words)
+    assert code == 2
+    assert message in err
+    assert not (tmp_path / "res").exists()
+
+
+def test_a_log_does_not_move_its_centres(run, files):
+    code, _, err = run(*LOG, "--id", "name", "--columns", "x,y", "--learner", "aden")
+    assert code == 2
+    assert "use --learner tabular with --log" in err
+
+
 def test_learning_from_a_simulated_population(run, files, tmp_path):
     code, out, err = run(
         "--population", "sim.toml", "-k", 4, "--interactions", 12_000, "--tol", 0, "--out", "res"

@@ -2,9 +2,11 @@ import numpy as np
 import pytest
 
 from volition import (
+    ADENClustering,
     AutonomyAwareClustering,
     DistanceAutonomy,
     FixedAutonomy,
+    Recipe,
     SimulatedPopulation,
     TabularClustering,
     anneal,
@@ -13,6 +15,7 @@ from volition.metrics import distortion
 from volition.plotting import (
     ClusteringDisplay,
     animate,
+    plot_attention,
     plot_change,
     plot_comparison,
     plot_costs,
@@ -21,6 +24,7 @@ from volition.plotting import (
     plot_numbers,
     plot_persistence,
     plot_phase,
+    plot_training,
     plot_tree,
 )
 from volition.plotting.clustering import cluster_colors, clustering_info
@@ -179,3 +183,37 @@ def test_a_change_is_drawn(learner):
     before = np.array(change.table_before)
     np.testing.assert_allclose(bars[:4], np.diag(before) / before.sum(1))
     assert "how often" in figure.get_suptitle()
+
+
+def learned(X, **params):
+    truth = DistanceAutonomy(0.3, temperature=0.01)
+    people = SimulatedPopulation(X, truth, reveal="cost", random_state=0)
+    recipe = Recipe(hidden_dim=8, ff_dim=8, n_heads=2, n_layouts=8, n_samples=16, epochs=1, tau=20)
+    model = ADENClustering(4, preset=recipe, n_interactions=800, random_state=0, **params)
+    return model.fit(X, population=people)
+
+
+def test_training_shows_loss_beta_and_gap(four_groups):
+    model = learned(four_groups[::10], head="costs")
+    left, right, beta = plot_training(model, optimum=0.05).axes[:3]
+    line = left.lines[0].get_xydata()
+    np.testing.assert_allclose(line[:, 1], [row["loss"] for row in model.history_])
+    assert left.get_yscale() == beta.get_yscale() == "log"
+    (gap,) = right.child_axes
+    gap.figure.canvas.draw()
+    low, high = right.get_ylim()
+    np.testing.assert_allclose(gap.get_ylim(), [100 * (low / 0.05 - 1), 100 * (high / 0.05 - 1)])
+    with pytest.raises(ValueError, match="no history"):
+        plot_training(ADENClustering(4).start(four_groups))
+
+
+def test_attention_has_a_map_per_centre(four_groups):
+    X = four_groups[::10]
+    model = learned(X, head="costs")
+    figure = plot_attention(model, block=0)
+    titles = [ax.get_title() for ax in figure.axes[:4]]
+    assert titles == [f"to centre {k}" for k in range(4)]
+    shown = figure.axes[2].collections[0].get_array()
+    np.testing.assert_allclose(shown, model.attention()[0][:, 2])
+    with pytest.raises(ValueError, match="block must lie in 0 to 1"):
+        plot_attention(model, block=2)

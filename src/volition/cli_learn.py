@@ -22,7 +22,7 @@ import volition
 from volition.autonomy import Autonomy, DistanceAutonomy, FixedAutonomy, Passive
 from volition.datasets import load_four_groups, make_city
 from volition.estimators import AutonomyAwareClustering
-from volition.learners import Learner, TabularClustering
+from volition.learners import ADENClustering, Learner, TabularClustering
 from volition.metrics import distortion
 from volition.population import LoggedPopulation, SimulatedPopulation
 from volition.tables import (
@@ -38,6 +38,7 @@ from volition.tables import (
 
 STATE = "state.safetensors"
 SHAPE = ("kappa", "gamma", "zeta", "temperature")
+AnyLearner = TabularClustering | ADENClustering
 
 
 @dataclass
@@ -86,18 +87,33 @@ def learn(
     tolerance: Annotated[
         float, typer.Option(help="With --log: share by which its costs may be off the geometry's.")
     ] = 1e-4,
+    learner: Annotated[
+        str,
+        typer.Option(
+            help="tabular: a table per entity, for behaviour that does not depend on the centres. "
+            "aden: a network that learns from costs alone, also when it does."
+        ),
+    ] = "tabular",
     interactions: Annotated[
         int | None,
-        typer.Option(help="Questions to ask at most. Default: 100 per entity and centre."),
+        typer.Option(
+            help="Questions to ask at most. Default: 100 per entity and centre; aden: as "
+            "many as it takes, up to 100,000 (a million where costs are noisy)."
+        ),
     ] = None,
     estimate: Annotated[
         str, typer.Option(help="Table kept per entity: choices, or costs as in the paper.")
     ] = "choices",
     tol: Annotated[
-        float,
-        typer.Option(help="Stop once not knowing more is believed to cost less than this share."),
-    ] = 0.003,
-    exploration: Annotated[float, typer.Option(help="Share of blind prescriptions.")] = 0.1,
+        float | None,
+        typer.Option(
+            help="Stop once not knowing more is believed to cost less than this share "
+            "(default 0.003); aden: once centres improve by less (default 0.001)."
+        ),
+    ] = None,
+    exploration: Annotated[
+        float | None, typer.Option(help="Share of blind prescriptions. Default: 0.1.")
+    ] = None,
     forgetting: Annotated[
         float, typer.Option(help="One over the answers after which an answer's weight is 1/e.")
     ] = 0.0,
@@ -137,20 +153,13 @@ def learn(
         raise ValueError("--clusters is needed: the number of centres.")
     if source.n_clusters not in (None, K):
         raise ValueError(f"--clusters {K}, but there are {source.n_clusters} centres in the files.")
-    model = TabularClustering(
-        K,
-        metric=source.metric,
-        estimate=estimate,
-        n_interactions="auto" if interactions is None else interactions,
-        tol=tol,
-        exploration=exploration,
-        forgetting=forgetting,
-        random_state=seed,
-    )
+    options = {"estimate": estimate, "exploration": exploration, "forgetting": forgetting}
+    model = _learner(learner, K, source, interactions, tol, seed, options)
     if resume and not (out / STATE).is_file():
         raise ValueError(f"There is no {out / STATE} to resume from.")
     console = Console(highlight=False, soft_wrap=True, markup=False)
-    _note_assumption(console, source)
+    if learner == "tabular":
+        _note_assumption(console, source)
     began = perf_counter()
     failure: Exception | None = None
     with _folder_for_state(out), _display(quiet, model) as update:
@@ -174,6 +183,39 @@ def learn(
     _print(console, model, summary, out)
     if failure is not None:
         raise ValueError(f"{failure} Results so far are in {out}/.")
+
+
+def _learner(
+    name: str,
+    K: int,
+    source: Source,
+    interactions: int | None,
+    tol: float | None,
+    seed: int,
+    options: dict[str, Any],
+) -> AnyLearner:
+    common: dict[str, Any] = {
+        "metric": source.metric,
+        "n_interactions": "auto" if interactions is None else interactions,
+        "random_state": seed,
+    }
+    if tol is not None:
+        common["tol"] = tol
+    if name == "tabular":
+        given = {key: value for key, value in options.items() if value is not None}
+        return TabularClustering(K, **common, **given)
+    if name != "aden":
+        raise ValueError(f"--learner must be tabular or aden, got {name!r}.")
+    defaults = {"estimate": "choices", "exploration": None, "forgetting": 0.0}
+    for option, value in options.items():
+        if value != defaults[option]:
+            raise ValueError(f"--{option} belongs to --learner tabular.")
+    if not source.models:
+        raise ValueError(
+            "--learner aden asks how entities respond when centres move, which a log does not "
+            "tell; use --learner tabular with --log."
+        )
+    return ADENClustering(K, **common)
 
 
 def _note_assumption(console: Console, source: Source) -> None:
@@ -335,7 +377,7 @@ def _folder_for_state(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _display(quiet: bool, model: TabularClustering) -> Iterator[Any]:
+def _display(quiet: bool, model: AnyLearner) -> Iterator[Any]:
     """Give a function that shows where a learner has got to."""
     shown = Console(stderr=True)
     if quiet or not sys.stderr.isatty():
@@ -356,7 +398,7 @@ def _display(quiet: bool, model: TabularClustering) -> Iterator[Any]:
                 description=f"beta {model.beta_:.3g}, {learner.n_interactions_} interactions"
                 f"{seen}{changes}",
                 completed=learner.n_interactions_,
-                total=model._budget,
+                total=model._limit(),
             )
 
         yield update
@@ -369,7 +411,7 @@ def _interval(estimate: Any) -> str:
 # -- results --------------------------------------------------------------------------------------
 
 
-def _summary(model: TabularClustering, source: Source, seconds: float, seed: int) -> dict[str, Any]:
+def _summary(model: AnyLearner, source: Source, seconds: float, seed: int) -> dict[str, Any]:
     estimate = model.distortion_estimate()
     summary: dict[str, Any] = {
         "volition": volition.__version__,
@@ -378,12 +420,13 @@ def _summary(model: TabularClustering, source: Source, seconds: float, seed: int
         "n_clusters": model.n_clusters,
         "columns": source.table.columns,
         "metric": source.metric,
-        "estimate": model.estimate,
+        "learner": type(model).__name__,
+        "estimate": model.estimate if isinstance(model, TabularClustering) else model.head_,
         "n_interactions": model.n_interactions_,
         "n_answers": model.n_answers_,
         "distortion_by_table": model.distortion_,
         "distortion_by_answers": None if np.isnan(estimate.value) else estimate._asdict(),
-        "expected_regret": None if np.isnan(model.regret()) else model.regret(),
+        "expected_regret": _regret(model),
         "changes": [change._asdict() for change in model.changes_],
         "stop_reason": model.stop_reason_,
         "seconds": round(seconds, 3),
@@ -407,6 +450,11 @@ def _summary(model: TabularClustering, source: Source, seconds: float, seed: int
     return summary
 
 
+def _regret(model: AnyLearner) -> float | None:
+    regret = model.regret() if isinstance(model, TabularClustering) else np.nan
+    return None if np.isnan(regret) else regret
+
+
 def _optimum(autonomy: Autonomy, source: Source, K: int) -> float:
     best = AutonomyAwareClustering(
         K, autonomy=autonomy, metric=source.metric, random_state=0, time_budget=30
@@ -415,7 +463,7 @@ def _optimum(autonomy: Autonomy, source: Source, K: int) -> float:
     return float(best.distortion_)
 
 
-def _write(model: TabularClustering, source: Source, summary: dict[str, Any], folder: Path) -> None:
+def _write(model: AnyLearner, source: Source, summary: dict[str, Any], folder: Path) -> None:
     table = source.table
     write_csv(
         folder / "centers.csv",
@@ -451,7 +499,7 @@ def _write(model: TabularClustering, source: Source, summary: dict[str, Any], fo
         plot_change(change).savefig(folder / f"change-{number}.png", dpi=140)
 
 
-def _print(console: Console, model: TabularClustering, summary: dict[str, Any], out: Path) -> None:
+def _print(console: Console, model: AnyLearner, summary: dict[str, Any], out: Path) -> None:
     early = (
         " Ended early by Ctrl-C; what was learned is kept."
         if model.interrupted_

@@ -2,6 +2,7 @@
 
 from volition.plotting.clustering import ClusteringDisplay, plot_comparison
 from volition.plotting.learning import plot_change, plot_costs, plot_learning
+from volition.plotting.network import plot_attention, plot_training
 from volition.plotting.phase import (
     animate,
     plot_moves,
@@ -14,6 +15,7 @@ from volition.plotting.phase import (
 __all__ = [
     "ClusteringDisplay",
     "animate",
+    "plot_attention",
     "plot_change",
     "plot_comparison",
     "plot_costs",
@@ -22,5 +24,6 @@ __all__ = [
     "plot_numbers",
     "plot_persistence",
     "plot_phase",
+    "plot_training",
     "plot_tree",
 ]
