@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from volition.annealing import anneal
 from volition.autonomy import Autonomy, Chunk
 from volition.learners.aden.models import NetworkAutonomy, Units
 from volition.learners.aden.network import HEADS, ADENetwork, load_network, save_network
@@ -29,6 +30,7 @@ from volition.phase import first_beta
 from volition.population import IntArray, Population
 from volition.portfolio import Search, canonical_order, thin
 from volition.problem import Problem
+from volition.schedules import Geometric
 from volition.solvers import Gradient
 from volition.validation import FloatArray, check_entities, check_integer, check_scalar
 
@@ -367,7 +369,7 @@ class ADENClustering(Learner):
 
     @property
     def _policy_beta(self) -> float:
-        return self.beta_ if self._phase == "anneal" else math.inf
+        return self.beta_ if self._phase in ("anneal", "settle") else math.inf
 
     def _costs_at(self, entities: IntArray, which: IntArray, layouts: FloatArray) -> FloatArray:
         """Return expected costs (n, K) as the model sees them, each question at its layout."""
@@ -445,9 +447,9 @@ class ADENClustering(Learner):
             cost = self._running_mean(entities, prescribed, cost)
         touched = self._replay.add(Y, entities, prescribed, cost, matches)
         self._told += m
-        if self._phase == "anneal":
+        if self._phase in ("anneal", "settle"):
             self._train(touched, recipe.epochs * recipe.updates * m / self._goal)
-        while self._told >= self._goal and self._finished is None:
+        while self._told >= self._goal:
             self._advance()
 
     def _running_mean(
@@ -484,7 +486,7 @@ class ADENClustering(Learner):
         if not self._recipe.warm_up:
             return 1.0
         assert self._trainer is not None
-        part = (self._stage + min(1.0, self._told / self._goal)) / len(self._betas)
+        part = min(1.0, (self._stage + self._told / self._goal) / len(self._betas))
         cosine = 0.5 * (1 + math.cos(math.pi * part))
         return max(0.02, min(1.0, (self._trainer.n_steps + 1) / 100) * cosine)
 
@@ -503,13 +505,14 @@ class ADENClustering(Learner):
             self._explore()
             self._told = 0
             self._stage += 1
-        elif self._phase == "anneal":
-            self._descend()
-            self._told = 0
-            self._next_beta()
-        else:
+        elif self._phase == "judge":
             self._choose_replica()
-            self._finished = "the centres with the least observed cost were chosen"
+            self._settle("the centres with the least observed cost were chosen")
+        else:
+            self._descend()
+            if self._phase == "anneal":
+                self._next_beta()
+            self._told = 0
         self._left = 0
         self._monitor.stale = True  # costs so far are of other centres
         self._relabel()
@@ -521,9 +524,13 @@ class ADENClustering(Learner):
             return
         self._keep_distinct()
         if len(self._replicas) == 1:
-            self._finished = f"beta_max={self._betas[-1]:g} reached"
+            self._settle(f"beta_max={self._betas[-1]:g} reached")
             return
         self._phase, self._verdict = "judge", np.zeros((len(self._replicas), 2))
+
+    def _settle(self, reason: str) -> None:
+        """End the annealing; answers that come later refine the centres at the last beta."""
+        self._finished, self._phase, self._told = reason, "settle", 0
 
     # -- choices: fit, then search ----------------------------------------------------------------
 
@@ -545,18 +552,14 @@ class ADENClustering(Learner):
         linear_model = self._logits.autonomy(self._units)
         problem = self._problem(linear_model)
         seed = np.random.RandomState(int(self._rng.integers(2**31)))
-        found = Search(problem, self.n_clusters, random_state=seed, n_init=1 + 2 * self._last).run()
-        Y = found.centers
+        # The first stage only finds out where to ask next; later ones may be the last.
+        n_init = 1 if self._stage == 0 else 3
+        Y = Search(problem, self.n_clusters, random_state=seed, n_init=n_init).run().centers
         self.model_ = linear_model
         if accepted:
             self._model_from_network()
             Y = self._search_on_network(Y)
         self._move_to(Y)
-
-    @property
-    def _last(self) -> bool:
-        """Whether this looks like the last stage, so that a thorough search is due."""
-        return self._stage > 0
 
     def _move_to(self, Y: FloatArray) -> None:
         assert self.model_ is not None
@@ -626,18 +629,23 @@ class ADENClustering(Learner):
         return helps
 
     def _search_on_network(self, Y: FloatArray) -> FloatArray:
+        """Return the best of several starts, polished on what the network says."""
         assert self.model_ is not None
-        problem = self._problem(self.model_)
-        seed = np.random.RandomState(int(self._rng.integers(2**31)))
-        search = Search(
-            thin(problem, canonical_order(problem), MOVED_BY // 2), self.n_clusters,
-            random_state=seed, n_init=1, max_iter=60, tol=1e-4,
+        whole = self._problem(self.model_)
+        problem = thin(whole, canonical_order(whole), MOVED_BY // 2)
+        seed = int(self._rng.integers(2**31))
+        annealed = anneal(
+            problem, self.n_clusters, solver=Gradient(), schedule=Geometric(tau=1.8), max_iter=40,
+            tol=1e-4, random_state=seed, predict=False,
         )  # fmt: skip
-        starts = [Y, self.cluster_centers_] if self._stage else [Y]
-        if self._stage == 0 or not self._last:
-            starts += [search._annealed(int(seed.randint(2**31))).centers]
-        polished = [search.polish(search.problem, start) for start in starts]
-        return min(polished, key=problem.distortion)
+        starts = [Y, annealed.centers]
+        if self._stage:
+            starts.append(self.cluster_centers_)
+        search = Search(
+            problem, self.n_clusters, np.random.RandomState(seed), max_iter=60, tol=1e-4
+        )
+        polished = [search.polish(problem, start) for start in starts]
+        return min(polished, key=whole.distortion)
 
     # -- costs: descend, and in the end compare ---------------------------------------------------
 
@@ -649,7 +657,7 @@ class ADENClustering(Learner):
         whole = self._problem(self.model_)
         problem = thin(whole, canonical_order(whole), MOVED_BY)
         reach = 2 * self._spread()
-        last = self._stage == len(self._betas) - 1
+        last = self._stage >= len(self._betas) - 1
         for number, Y in enumerate(self._replicas):
             start = problem.centers(Y)
             if recipe.center_rate is None:
@@ -697,16 +705,16 @@ class ADENClustering(Learner):
 
     # -- results ----------------------------------------------------------------------------------
 
-    def _model_problem(self, X: FloatArray, weight: FloatArray | None = None) -> Problem:
-        return Problem(X, sample_weight=weight, cost=self._cost, autonomy=self.model_)
+    def _model_problem(self, X: FloatArray) -> Problem:
+        return Problem(X, cost=self._cost, autonomy=self.model_)
 
     def _relabel(self) -> None:
         here = np.flatnonzero(self._weight > 0)
         labels = np.full(len(self._X), -1)
         if len(here):
-            problem = self._model_problem(self._X[here], self._weight[here])
-            labels[here] = problem.labels(self.cluster_centers_)
-            self.distortion_ = problem.distortion(self.cluster_centers_)
+            expected = self._model_problem(self._X[here]).expected_costs(self.cluster_centers_)
+            labels[here] = expected.argmin(1)
+            self.distortion_ = float(np.average(expected.min(1), weights=self._weight[here]))
         self.labels_ = labels
 
     def _figures(self) -> dict[str, float]:
