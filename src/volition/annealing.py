@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -183,6 +183,13 @@ def anneal(
         start = check_centers(init, problem.d, "init")
     problem.autonomy.check(len(start), problem.n)
 
+    def scattered(Y: torch.Tensor, share: float, beta: float) -> torch.Tensor:
+        """Return the centres, all moved blindly by this share of the blur."""
+        size = share * blur_length(problem, beta)
+        return Y + problem.centers(
+            rng.standard_normal(tuple(Y.shape)) * size / math.sqrt(problem.d)
+        )
+
     with threads_for(problem.n_blocks):
         Y = problem.centers(start)
         history: list[Record] = []
@@ -206,12 +213,15 @@ def anneal(
             beta = move.beta
             origin = Y if move.origin is None else problem.centers(move.origin)
             if perturb and move.origin is None and (history or at_mean):
-                size = PERTURBATION * blur_length(problem, beta)
-                noise = rng.standard_normal(tuple(Y.shape)) * size / math.sqrt(problem.d)
-                origin = Y + torch.as_tensor(noise, device=Y.device)
-            solution = solver.solve(
-                problem, origin, beta, max_iter=max_iter, tol=tol * move.slack, shape=move.shape
-            )
+                origin = scattered(Y, PERTURBATION, beta)
+            limits: dict[str, Any] = {"max_iter": max_iter, "tol": tol * move.slack}
+            solution = solver.solve(problem, origin, beta, shape=move.shape, **limits)
+            if perturb and move.leap > 0:
+                other = solver.solve(problem, scattered(origin, move.leap, beta), beta, **limits)
+                n_iter = solution.n_iter + other.n_iter
+                if other.free_energy < solution.free_energy - tol * problem.cost_scale:
+                    solution = other
+                solution = replace(solution, n_iter=n_iter)
             Y = solution.centers
             summary = problem.summary(Y, beta)
             centers = Y.cpu().numpy().copy()

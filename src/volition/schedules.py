@@ -43,6 +43,9 @@ class Move(NamedTuple):
         Whether to forget the last solution and go from the one before.
     critical : float
         Critical beta of the state that is left, or, if it is unstable already, the last minimum's.
+    leap : float
+        If positive, a second try starts from the last solution moved blindly by this share of the
+        blur, and the one of lower free energy counts.
     """
 
     beta: float
@@ -51,6 +54,7 @@ class Move(NamedTuple):
     slack: float = 1.0
     retreat: bool = False
     critical: float = math.nan
+    leap: float = 0.0
 
 
 class Schedule(Protocol):
@@ -165,6 +169,10 @@ class Critical:
         See :class:`Geometric`.
     patient : bool, default=True
         Whether steps in which more than one place splits are taken back.
+    leap : float, default=2.0
+        Where p depends on the centres, splits may be jumps to which no single direction leads.
+        Where one may be due, a second try moves all centres blindly by this share of the blur; the
+        lower free energy counts. 0 for never.
 
     Examples
     --------
@@ -186,6 +194,7 @@ class Critical:
     slack: float = 100.0
     hardness: float = 1e-4
     patient: bool = True
+    leap: float = 2.0
 
     def __post_init__(self) -> None:
         check_betas(self.beta_min, self.beta_max)
@@ -196,9 +205,10 @@ class Critical:
                 "shortest and longest must be factors above 1 in this order, "
                 f"got {self.shortest!r} and {self.longest!r}."
             )
-        if not (self.push > 0 and self.slack >= 1):
+        if not (self.push > 0 and self.slack >= 1 and self.leap >= 0):
             raise ValueError(
-                f"push must be positive and slack at least 1, got {self.push!r}, {self.slack!r}."
+                "push must be positive, slack at least 1 and leap not negative, "
+                f"got {self.push!r}, {self.slack!r} and {self.leap!r}."
             )
 
     def start(self, problem: Problem) -> float:
@@ -239,7 +249,18 @@ class Critical:
         if critical <= state.beta and state.move is not None:
             critical = max(critical, state.move.critical)
         slack = 1.0 if everywhere or beta == end else self.slack
-        return Move(beta, origin, found.descent_shape(beta), slack, critical=critical)
+        leap = self.leap if critical < beta and self._may_jump(problem, state) else 0.0
+        return Move(beta, origin, found.descent_shape(beta), slack, critical=critical, leap=leap)
+
+    def _may_jump(self, problem: Problem, state: State) -> bool:
+        """Whether the next split may be a jump, to which no single direction leads.
+
+        Splits are continuous as long as p does not depend on the centres. Otherwise jumps come in
+        company: all centres leave their common place, or several places change at once.
+        """
+        before = state.previous
+        jumped = before is not None and abs(state.n_distinct - before.n_distinct) > 1
+        return problem.autonomy.depends_on_centers and (state.n_distinct == 1 or jumped)
 
     def _target(self, state: State, critical: float, everywhere: bool) -> float:
         before = state.previous
