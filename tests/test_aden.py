@@ -534,7 +534,7 @@ def test_costs_that_match_no_centre_are_learned_as_such(X, truth):
 
 def test_the_scale_of_the_data_does_not_matter(X):
     found = []
-    for scale, shift in ((1.0, 0.0), (1024.0, 0.0)):
+    for scale, shift in ((1.0, 0.0), (1024.0, 2.0**20)):
         data = X * scale + shift
         truth = DistanceAutonomy(0.3, temperature=0.01 * scale**2)
         people = SimulatedPopulation(data, truth, reveal="cost", random_state=1)
@@ -745,3 +745,94 @@ def test_attention_of_entities_to_centres(X, people):
     assert attention.shape == (2, len(X), K)
     np.testing.assert_allclose(attention.sum(2), 1, rtol=1e-5)
     np.testing.assert_allclose(model.attention(X[:3]), attention[:, :3], rtol=1e-4)
+
+
+# -- what a reviewer found ------------------------------------------------------------------------
+
+
+def test_costs_that_cease_to_match_are_learned_as_costs(X, truth):
+    class Rounding(SimulatedPopulation):
+        def respond(self, entities, prescribed, centers):
+            cost = super().respond(entities, prescribed, centers).cost
+            return Response(None, cost if self.n_interactions < 500 else np.round(cost, 2))
+
+    model = ADENClustering(K, preset=QUICK, n_interactions=6000, random_state=0)
+    model.fit(X, population=Rounding(X, truth, random_state=0))
+    assert model.head_ == "costs"
+    assert np.isfinite(model.cluster_centers_).all()
+
+
+def test_the_network_holds_what_was_learned(X, people, tmp_path):
+    model = ADENClustering(K, n_interactions=2500, random_state=0).fit(X, population=people)
+    assert isinstance(model.model_, LogitAutonomy)
+    linear = load_network(model.save_network(tmp_path / "n.safetensors")).linear
+    unit = model._units.cost
+    expected = [model.model_.stay, model.model_.own * unit, model.model_.pair * unit]
+    np.testing.assert_allclose(linear[:3].detach(), expected, rtol=1e-5)
+
+
+def test_lost_answers_do_not_cut_the_annealing_short(X, truth):
+    people = SimulatedPopulation(X, truth, reveal="cost", loss=0.5, random_state=0)
+    recipe = Recipe(**{**vars(QUICK), "head": "costs", "replicas": 1})
+    model = ADENClustering(K, preset=recipe, n_interactions=8000, random_state=0)
+    model.fit(X, population=people)
+    assert model.beta_ == model._betas[-1]
+
+
+def test_replicas_are_compared_by_enough_answers(X, truth):
+    recipe = Recipe(**{**vars(QUICK), "head": "costs"})
+    model = ADENClustering(K, preset=recipe, random_state=0).start(X)
+    model._replicas = np.stack([X[:K], X[K : 2 * K]])
+    for verdict, best in (
+        ([[5, 0.5, 0.1], [5, 0.1, 0.1]], 0),  # too few to say anything
+        ([[1000, 100, 20], [1000, 99, 20]], 0),  # no difference
+        ([[1000, 100, 20], [1000, 50, 10]], 1),
+    ):
+        other = copy.deepcopy(model)
+        other._verdict = np.array(verdict, dtype=float)
+        other._choose_replica()
+        np.testing.assert_array_equal(other.cluster_centers_, model._replicas[best])
+
+
+def test_betas_of_the_published_schedule(X):
+    betas = ADENClustering(K, preset="paper").start(X)._betas
+    assert len(betas) == 90
+    assert betas[0] == 10
+    assert 50_000 / 1.1 < betas[-1] <= 50_000
+
+
+def test_a_state_needs_no_file_of_a_network(X, people, tmp_path):
+    path = save_network(ADENetwork(2, QUICK.size(), "costs"), tmp_path / "n.safetensors")
+    params = {"preset": QUICK, "network": path, "n_interactions": 3000, "random_state": 0}
+    state = tmp_path / "state.safetensors"
+    first = ADENClustering(K, **params).fit(
+        X, population=people, checkpoint=state, on_batch=lambda m: m.n_interactions_ > 500
+    )
+    path.unlink()
+    again = ADENClustering(K, **params)
+    again.fit(X, population=people, checkpoint=state, resume=True)
+    assert again.n_interactions_ > first.n_interactions_
+    assert load_model(state).stop_reason_ == again.stop_reason_
+    with pytest.raises(ValueError, match="head='costs', not 'choices'"):
+        ADENClustering(K, preset=QUICK, head="choices").resume(state)
+
+
+def test_probabilities_sum_to_one_in_double_precision(rng):
+    X, Y = rng.random((50, 2)), rng.random((4, 2))
+    problem = Problem(X, autonomy=DistanceAutonomy(0.3, 0.5))
+    total = problem.conditional(Y, rng.integers(0, 4, 50)).sum(1)
+    np.testing.assert_allclose(total, 1, rtol=0, atol=1e-14)
+
+
+def test_logits_survive_their_file(X, tmp_path):
+    truth = LogitAutonomy(1.0, 0.1, -20.0, 0.5)
+    model = AutonomyAwareClustering(3, autonomy=truth, random_state=0).fit(X)
+    assert load_model(save_model(model, tmp_path / "m.safetensors")).autonomy == truth
+
+
+def test_answers_about_many_centres_are_all_kept(rng):
+    replay = Replay(2, 1, 64, capacity=100)
+    for _ in range(5):
+        Y = rng.random((100, 2, 1))
+        replay.add(Y, np.arange(100), np.zeros(100, int), rng.random(100), np.ones((100, 2), bool))
+    assert len(replay) == 500

@@ -146,9 +146,14 @@ class SoftmaxTransition(Transition):
 
     def conditional(self, prescribed: Tensor) -> Tensor:
         i = torch.arange(len(prescribed), device=prescribed.device)
-        kappa = self.kappa[i, prescribed] if isinstance(self.kappa, Tensor) else self.kappa
-        p = self._alternatives(i, prescribed) * torch.as_tensor(kappa).reshape(-1, 1)
-        p[i, prescribed] = 1 - kappa
+        away = self._alternatives(i, prescribed)
+        if isinstance(self.kappa, Tensor):
+            kappa = self.kappa[i, prescribed]
+            p = kappa[:, None] * away
+            p[i, prescribed] = 1 - kappa
+        else:
+            p = self.kappa * away
+            p[i, prescribed] = 1 - self.kappa
         return p
 
 
@@ -159,6 +164,8 @@ class Autonomy(ABC):
     depends_on_centers: bool = False
     #: p differs between entities of one group, so that it cannot be folded into the centres
     by_entity: bool = False
+    #: numbers that are held at a time for one entity and one centre
+    numbers_per_pair: int = 1
     #: relabelling the clusters changes nothing (no cluster has a fixed role)
     interchangeable: bool = True
 

@@ -112,7 +112,8 @@ def learn(
         ),
     ] = None,
     exploration: Annotated[
-        float | None, typer.Option(help="Share of blind prescriptions. Default: 0.1.")
+        float | None,
+        typer.Option(help="Share of blind prescriptions. Default: 0.1; aden has its own, 0.3."),
     ] = None,
     forgetting: Annotated[
         float, typer.Option(help="One over the answers after which an answer's weight is 1/e.")

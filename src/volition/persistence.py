@@ -14,6 +14,7 @@ from volition.autonomy import (
     CallableAutonomy,
     DistanceAutonomy,
     FixedAutonomy,
+    LogitAutonomy,
     Passive,
 )
 from volition.costs import METRICS, Cost, resolve_cost
@@ -49,7 +50,16 @@ _RECORDS: dict[str, Any] = {
 #: parameter objects that are saved by name and fields
 _OBJECTS: dict[str, Any] = {
     cls.__name__: cls
-    for cls in (DistanceAutonomy, Geometric, Critical, Explicit, Armijo, FixedPoint, Gradient)
+    for cls in (
+        DistanceAutonomy,
+        LogitAutonomy,
+        Geometric,
+        Critical,
+        Explicit,
+        Armijo,
+        FixedPoint,
+        Gradient,
+    )
 }
 
 

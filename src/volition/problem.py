@@ -583,6 +583,7 @@ class Problem:
             return self.chunk_size
         # Models by entity may need (rows, K, K) numbers at a time.
         numbers = 16 * CHUNK_NUMBERS // K if self.autonomy.by_entity else CHUNK_NUMBERS
+        numbers = min(numbers, 4 * CHUNK_NUMBERS // self.autonomy.numbers_per_pair)
         return max(256, min(BLOCK_ROWS, numbers // K))
 
 

@@ -53,6 +53,9 @@ class Learner(ClusterMixin, BaseEstimator):
     #: whether costs alone are not enough
     needs_realized = False
 
+    #: whether what `start` sets up is about to be replaced by a saved state
+    _restoring = False
+
     cluster_centers_: Any
     labels_: Any
     distortion_: float
@@ -659,6 +662,7 @@ class Learner(ClusterMixin, BaseEstimator):
             "distortion": self.distortion_,
             "counts": [self.n_interactions_, self.n_answers_, self.n_repeated_],
             "history": self.history_,
+            "ended": [getattr(self, "stop_reason_", None), getattr(self, "interrupted_", False)],
             "changes": [list(change) for change in self.changes_],
             "population": population.state_dict() if hasattr(population, "state_dict") else None,
         }
@@ -698,7 +702,11 @@ class Learner(ClusterMixin, BaseEstimator):
             prefix, _, rest = name.partition(".")
             if rest:
                 groups[prefix][rest] = value.copy()
-        self.start(tensors["X"])
+        self._restoring = True
+        try:
+            self.start(tensors["X"])
+        finally:
+            self._restoring = False
         self._weight = tensors["weight"].copy()
         self.cluster_centers_ = tensors["centers"].copy()
         self._ledger = Ledger.restored(header["ledger"], groups["ledger"])
@@ -710,6 +718,7 @@ class Learner(ClusterMixin, BaseEstimator):
         self._restore(header["learner"], groups["learner"])
         self.labels_, self.distortion_ = tensors["labels"].copy(), header["distortion"]
         self._concluded = header["concluded"]
+        self.stop_reason_, self.interrupted_ = header["ended"]
         if header["population"] is not None and hasattr(population, "load_state_dict"):
             try:
                 population.load_state_dict(header["population"])

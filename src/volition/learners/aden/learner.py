@@ -54,6 +54,10 @@ LOOK, PATIENCE = 25, 3
 MOVED_BY = 3000
 #: answers by which replicas that differ are compared, each
 JUDGED = 20_000
+#: share of a given budget that goes into that, and answers below which nothing is said
+JUDGING, FEWEST_JUDGED = 0.1, 200
+#: share of the data's spread by which centres move to become others, of unknown cost
+MOVED = 0.05
 #: share by which replicas must differ to be different
 DIFFERENT = 2e-3
 #: one layout in so many is the centres as they stand, to see what they cost
@@ -191,7 +195,8 @@ class ADENClustering(Learner):
             self._means = np.zeros((n, K))
         self._stage, self._told, self._debt, self._left = 0, 0, 0.0, 0
         self._shown, self._exact = self.cluster_centers_, False
-        self._verdict = np.zeros((R, 2))
+        self._verdict = np.zeros((R, 3))
+        self._turn = 0
         self._loss = math.nan
         self._finished: str | None = None
         self._phase = "probe"
@@ -199,10 +204,12 @@ class ADENClustering(Learner):
         self._trainer: Trainer | None = None
         self.model_: Autonomy | None = None
         self.head_ = "undecided"
-        given = self._given_network(d)
+        # A state that is being restored has a network of its own.
+        given = None if self._restoring else self._given_network(d)
         if given is not None and head not in ("auto", given.head):
             raise ValueError(f"head={head!r}, but the network is one of {given.head}.")
-        if given is not None or head != "auto":
+        self._asked_for_choices = head == "choices" or given is not None
+        if not self._restoring and (given is not None or head != "auto"):
             self._decide(head if given is None else given.head, given)
         self._relabel()
 
@@ -215,8 +222,10 @@ class ADENClustering(Learner):
             high = 284 * low * self.n_clusters ** (2 / d)
         if not low <= high < math.inf:
             raise ValueError(f"beta_min={low!r} and beta_max={high!r} must be in order.")
-        steps = max(1, math.ceil(math.log(high / low) / math.log(recipe.tau) - 1e-9))
-        return [min(low * recipe.tau**k, high) for k in range(steps + 1)]
+        steps = math.log(high / low) / math.log(recipe.tau)
+        # A given end is not exceeded; one that was chosen from the data is reached.
+        steps = math.ceil(steps - 1e-9) if recipe.beta_max is None else math.floor(steps + 1e-9)
+        return [low * recipe.tau**k for k in range(steps + 1)]
 
     def _given_network(self, n_features: int) -> ADENetwork | None:
         if self.network is None:
@@ -239,13 +248,13 @@ class ADENClustering(Learner):
         self._trained = given is not None
         self._trainer = self._new_trainer(network)
         self._phase = "explore" if head == "choices" else "anneal"
-        if head == "costs":
+        if head == "costs" or given is not None:
             self._model_from_network()
 
     def _new_trainer(self, network: ADENetwork) -> Trainer:
         recipe = self._recipe
         network = network.to(self._device).eval()
-        return Trainer(network, recipe.learning_rate, recipe.weight_decay)
+        return Trainer(network, recipe.learning_rate, recipe.weight_decay, recipe.clip)
 
     @property
     def network_(self) -> ADENetwork | None:
@@ -261,6 +270,7 @@ class ADENClustering(Learner):
         if self._recipe.ema > 0:
             more = np.zeros((len(self._X) - first, self.n_clusters))
             self._means = np.concatenate([self._means, more])
+        self._range = float(np.ptp(self._X[self._weight > 0], axis=0).max()) or 1.0
         self._relabel()
 
     # -- asking -----------------------------------------------------------------------------------
@@ -268,16 +278,25 @@ class ADENClustering(Learner):
     @property
     def _goal(self) -> int:
         """Answers that the present stage waits for."""
-        budget = None if self.n_interactions == "auto" else int(self.n_interactions)
+        budget = None
+        if self.n_interactions != "auto":
+            # A budget is of questions; some of them are never answered.
+            budget = max(1, math.ceil(int(self.n_interactions) * self._answer_rate))
         if self._phase == "probe":
             return min(PROBE, budget or PROBE)
         if self._phase == "explore":
             return FIRST_STAGE * 2**self._stage
         if self._phase == "judge":
-            return JUDGED * len(self._replicas)
+            most = JUDGED * len(self._replicas)
+            return most if budget is None else max(1, min(most, int(JUDGING * budget)))
         if budget is None:
             return self._recipe.epochs * self._recipe.n_questions
-        return max(1, budget // len(self._betas))
+        judging = JUDGING if self._recipe.replicas > 1 else 0.0
+        return max(1, int((1 - judging) * budget) // len(self._betas))
+
+    @property
+    def _answer_rate(self) -> float:
+        return max(0.05, self.n_answers_ / self.n_interactions_) if self.n_answers_ else 1.0
 
     def _batch(self) -> int:
         wanted = max(64, self._goal - self._told)
@@ -301,7 +320,8 @@ class ADENClustering(Learner):
 
     def _roaming(self) -> FloatArray:
         """Return centres anywhere among the entities, drawn together by a random factor."""
-        drawn = self._X[self._rng.integers(0, len(self._X), self.n_clusters)]
+        here = np.flatnonzero(self._weight > 0)
+        drawn = self._X[here[self._rng.integers(0, len(here), self.n_clusters)]]
         mean = np.average(self._X, axis=0, weights=self._weight)
         centers = mean + math.sqrt(self._rng.random()) * (drawn - mean)
         return centers + 0.02 * self._scale * self._rng.standard_normal(centers.shape)
@@ -316,13 +336,14 @@ class ADENClustering(Learner):
         if roam:
             self._shown = self._roaming()
         elif self._phase == "judge":
-            self._shown = self._replicas[number].copy()
+            self._turn += 1
+            self._shown = self._replicas[self._turn % len(self._replicas)].copy()
         elif self._exact:
             self._shown = self.cluster_centers_.copy()
         else:
             noise = self._rng.standard_normal(self.cluster_centers_.shape)
             self._shown = self._replicas[number] + self._spread() * noise
-        if not self._cost.translation_invariant:
+        if not self._cost.translation_invariant and not self._exact:
             self._shown = np.clip(self._shown, self._X.min(0), self._X.max(0))
         self._left = self._recipe.n_samples * self._recipe.n_draws
 
@@ -439,7 +460,7 @@ class ADENClustering(Learner):
             D = self._cost.each(torch.from_numpy(self._X[entities]), torch.from_numpy(Y)).numpy()
         near = EXACT * (self._cost_unit + np.abs(cost[:, None]))
         matches = np.abs(cost[:, None] - D) <= near
-        if recipe.n_draws > 1:
+        if recipe.n_draws > 1 and self.head_ == "costs":
             entities, prescribed, cost, Y, matches = _averaged(
                 entities, prescribed, cost, Y, matches
             )
@@ -448,7 +469,10 @@ class ADENClustering(Learner):
         touched = self._replay.add(Y, entities, prescribed, cost, matches)
         self._told += m
         if self._phase in ("anneal", "settle"):
-            self._train(touched, recipe.epochs * recipe.updates * m / self._goal)
+            usual = recipe.updates * m / recipe.n_questions
+            most = recipe.epochs * recipe.updates
+            planned = most * min(1.0, m / self._goal)
+            self._train(touched, planned if self._phase == "anneal" else min(usual, most))
         while self._told >= self._goal:
             self._advance()
 
@@ -502,9 +526,12 @@ class ADENClustering(Learner):
             self._decide("choices" if share >= MATCHED else "costs")
             self._told = self._told if self.head_ == "choices" else 0
         elif self._phase == "explore":
-            self._explore()
+            if self._costs_tell_choices():
+                self._explore()
+                self._stage += 1
+            else:
+                self._decide("costs")
             self._told = 0
-            self._stage += 1
         elif self._phase == "judge":
             self._choose_replica()
             self._settle("the centres with the least observed cost were chosen")
@@ -513,9 +540,14 @@ class ADENClustering(Learner):
             if self._phase == "anneal":
                 self._next_beta()
             self._told = 0
-        self._left = 0
-        self._monitor.stale = True  # costs so far are of other centres
         self._relabel()
+
+    def _place(self, Y: FloatArray) -> None:
+        """Put the centres here; what others have cost is not what these do."""
+        self._left = 0
+        if np.abs(Y - self.cluster_centers_).max() > MOVED * self._scale:
+            self._monitor.forget_costs()
+        self.cluster_centers_ = np.array(Y, dtype=np.float64)
 
     def _next_beta(self) -> None:
         self._stage += 1
@@ -526,7 +558,7 @@ class ADENClustering(Learner):
         if len(self._replicas) == 1:
             self._settle(f"beta_max={self._betas[-1]:g} reached")
             return
-        self._phase, self._verdict = "judge", np.zeros((len(self._replicas), 2))
+        self._phase, self._verdict = "judge", np.zeros((len(self._replicas), 3))
 
     def _settle(self, reason: str) -> None:
         """End the annealing; answers that come later refine the centres at the last beta."""
@@ -537,7 +569,6 @@ class ADENClustering(Learner):
     def _explore(self) -> None:
         """Fit choices to all answers, and search for centres on what was learned."""
         groups = np.arange(self._replay.n_groups)
-        self._check_matches(groups)
         held = groups % HELD_OUT == HELD_OUT - 1
         start = None if self._logits is None else self._logits.linear
         if self._trained and start is None and self._trainer is not None:
@@ -549,6 +580,10 @@ class ADENClustering(Learner):
         accepted = self.n_clusters > 1 and held.sum() >= 4 and self._train_choices(groups, held)
         if self.n_clusters > 1 and not accepted:
             self._logits = fit_logits(self._lesson(groups, torch.float64), self._logits.linear)
+        assert self._trainer is not None
+        if not accepted:
+            with torch.no_grad():
+                self._trainer.network.linear.copy_(torch.from_numpy(self._logits.linear))
         linear_model = self._logits.autonomy(self._units)
         problem = self._problem(linear_model)
         seed = np.random.RandomState(int(self._rng.integers(2**31)))
@@ -568,20 +603,21 @@ class ADENClustering(Learner):
         new = problem.distortion(Y)
         if old - new < self.tol * new:
             self._finished = f"centres no longer improve by more than tol={self.tol:g}"
-        if new < old:
-            self.cluster_centers_ = np.array(Y, dtype=np.float64)
+        self._place(Y if new < old else self.cluster_centers_)
         self._replicas = self.cluster_centers_[None].copy()
         # Beta of the same meaning as in annealing: the policy is all but hard.
         self.beta_ = self._betas[-1]
 
-    def _check_matches(self, groups: IntArray) -> None:
-        share = _share_matched(self._replay.take(groups))
-        if share < MATCHED:
+    def _costs_tell_choices(self) -> bool:
+        """Whether costs are still those of centres; raise if that was relied upon."""
+        share = _share_matched(self._replay.take(np.arange(self._replay.n_groups)))
+        if share < MATCHED and self._asked_for_choices:
             raise ValueError(
                 f"Of the costs told so far {100 * (1 - share):.1f} % are not those of any centre, "
                 "so that they do not tell choices; use head='costs', or give the metric in which "
                 "costs are measured."
             )
+        return share >= MATCHED
 
     def _problem(self, model: Autonomy) -> Problem:
         here = np.flatnonzero(self._weight > 0)
@@ -656,6 +692,8 @@ class ADENClustering(Learner):
         assert self.model_ is not None
         whole = self._problem(self.model_)
         problem = thin(whole, canonical_order(whole), MOVED_BY)
+        if recipe.center_rate is not None:
+            problem = whole  # as published
         reach = 2 * self._spread()
         last = self._stage >= len(self._betas) - 1
         for number, Y in enumerate(self._replicas):
@@ -678,8 +716,7 @@ class ADENClustering(Learner):
                         - recipe.center_rate * problem.value_and_gradient(start, self.beta_)[1]
                     )
                 self._replicas[number] = start.numpy()
-        best = min(self._replicas, key=problem.distortion)
-        self.cluster_centers_ = best.copy()
+        self._place(min(self._replicas, key=problem.distortion))
 
     def _keep_distinct(self) -> None:
         """Keep one of each group of replicas that came to the same, the best first."""
@@ -694,13 +731,20 @@ class ADENClustering(Learner):
 
     def _judge(self, asked: Asked, cost: FloatArray, Y: FloatArray) -> None:
         for number, replica in enumerate(self._replicas):
-            mine = (replica == Y).all((1, 2)) & (asked.greedy > 0)
-            self._verdict[number] += cost[mine].sum(), mine.sum()
+            seen = cost[(replica == Y).all((1, 2)) & (asked.greedy > 0)]
+            self._verdict[number] += len(seen), seen.sum(), (seen**2).sum()
 
     def _choose_replica(self) -> None:
-        mean = self._verdict[:, 0] / np.maximum(self._verdict[:, 1], 1)
-        mean[self._verdict[:, 1] == 0] = math.inf
-        self.cluster_centers_ = self._replicas[int(mean.argmin())].copy()
+        """Take the replica that cost least, unless the one that should have is as good."""
+        n, total, squares = self._verdict.T
+        mean = total / np.maximum(n, 1)
+        error = (squares / np.maximum(n, 1) - mean**2) / np.maximum(n, 1)
+        best = int(mean.argmin())
+        clear = mean[0] - mean[best] > math.sqrt(max(0.0, error[0] + error[best]))
+        if not clear or (n < FEWEST_JUDGED).any():
+            best = 0  # as the network ranks them
+        self._monitor.forget_costs()  # of all replicas
+        self._place(self._replicas[best])
         self._replicas = self.cluster_centers_[None].copy()
 
     # -- results ----------------------------------------------------------------------------------
@@ -710,12 +754,14 @@ class ADENClustering(Learner):
 
     def _relabel(self) -> None:
         here = np.flatnonzero(self._weight > 0)
-        labels = np.full(len(self._X), -1)
-        if len(here):
-            expected = self._model_problem(self._X[here]).expected_costs(self.cluster_centers_)
-            labels[here] = expected.argmin(1)
-            self.distortion_ = float(np.average(expected.min(1), weights=self._weight[here]))
+        labels, total = np.full(len(self._X), -1), 0.0
+        for lo in range(0, len(here), ROWS):
+            rows = here[lo : lo + ROWS]
+            expected = self._model_problem(self._X[rows]).expected_costs(self.cluster_centers_)
+            labels[rows] = expected.argmin(1)
+            total += float(self._weight[rows] @ expected.min(1))
         self.labels_ = labels
+        self.distortion_ = total / max(float(self._weight.sum()), 1e-300)
 
     def _figures(self) -> dict[str, float]:
         return {"loss": self._loss, "stage": self._stage}
@@ -734,15 +780,16 @@ class ADENClustering(Learner):
             return int(self.n_interactions)
         if self._phase in ("probe", "explore"):
             return MOST_CHOICES
-        # Twice what the plan needs: answers may be lost.
+        # A little more than the plan needs, and as much more as answers are lost.
         per_beta = self._recipe.epochs * self._recipe.n_questions
-        return 2 * (PROBE + per_beta * len(self._betas) + JUDGED * self._recipe.replicas)
+        plan = MOST_CHOICES + per_beta * len(self._betas) + JUDGED * self._recipe.replicas
+        return math.ceil(plan / self._answer_rate)
 
     def _conclude(self, thoroughly: bool) -> None:
         if self._told and self._finished is None and thoroughly:
             if self._phase == "probe":
                 self._advance()
-            if self._phase == "explore":
+            if self._phase == "explore" and self._costs_tell_choices():
                 self._explore()
             elif self._phase == "anneal":
                 self._descend()
@@ -797,7 +844,8 @@ class ADENClustering(Learner):
             for z in (X, self.cluster_centers_)
         )
         with torch.no_grad():
-            return network.attention(x, y)[:, 0].cpu().double().numpy()
+            parts = [network.attention(some, y)[:, 0].cpu() for some in torch.split(x, ROWS, dim=1)]
+        return torch.cat(parts, dim=1).double().numpy()
 
     def save_network(self, path: Any) -> Any:
         """Write the network alone, to start other problems from (``network=``).
@@ -825,7 +873,7 @@ class ADENClustering(Learner):
     # -- interruption -----------------------------------------------------------------------------
 
     def _state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        names = ("stage", "told", "debt", "left", "exact", "loss", "finished", "phase", "scale")
+        names = ("stage", "told", "debt", "left", "turn", "exact", "finished", "phase", "scale")
         numbers: dict[str, Any] = {name: getattr(self, f"_{name}") for name in names}
         numbers |= {
             "loss": None if math.isnan(self._loss) else self._loss,
@@ -862,10 +910,12 @@ class ADENClustering(Learner):
     def _accept(self, numbers: dict[str, Any]) -> None:
         if numbers["recipe"] != vars(resolve_recipe(self.preset)):
             raise ValueError("The file was made with another preset or recipe.")
+        if self.head in HEADS and numbers["head"] not in ("undecided", self.head):
+            raise ValueError(f"The file holds head={numbers['head']!r}, not {self.head!r}.")
 
     def _restore(self, numbers: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-        names = ("stage", "told", "debt", "left", "exact", "finished", "phase", "scale", "range")
-        for name in (*names, "cost_unit", "betas"):
+        names = ("stage", "told", "debt", "left", "turn", "exact", "finished", "phase", "scale")
+        for name in (*names, "range", "cost_unit", "betas"):
             setattr(self, f"_{name}", numbers[name])
         self._loss = math.nan if numbers["loss"] is None else numbers["loss"]
         self.head_, self.beta_ = numbers["head"], numbers["beta"]

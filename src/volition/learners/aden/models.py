@@ -64,9 +64,10 @@ class NetworkAutonomy(Autonomy):
     def __init__(self, network: ADENetwork, units: Units, share: float = 1.0) -> None:
         self.network = copy.deepcopy(network).double().eval().requires_grad_(False)
         self.units, self.share = units, share
+        self.numbers_per_pair = network.size.ff_dim
 
     def transition(self, chunk: Chunk, Y: Tensor, cost: Cost) -> Transition:
-        units, network = self.units, self.network.to(Y.dtype)
+        units, network = self.units, self.network.to(Y.device, Y.dtype)
         x, y = units.points(chunk.X + chunk.origin)[None], units.points(Y + chunk.origin)[None]
         D = chunk.D[None] / units.cost
         if network.head == "costs":

@@ -41,6 +41,8 @@ class Recipe:
         Of AdamW [eta_d, weight decay]. Centres have no weight decay.
     warm_up : bool
         Whether the learning rate rises at first and then falls along a cosine.
+    clip : float or None
+        Gradients of the network longer than this are shortened; None for as they are.
     ema : float
         Share of the old in the running mean of each pair's costs that the network is trained on
         [lambda]; 0 for the costs themselves.
@@ -83,6 +85,7 @@ class Recipe:
     learning_rate: float = 3e-3
     weight_decay: float = 1e-4
     warm_up: bool = True
+    clip: float | None = 1.0
     ema: float = 0.0
     epochs: int = 15
     updates: int = 10
@@ -103,7 +106,7 @@ class Recipe:
         check_scalar(self.exploration, "exploration", 0, 1)
         check_scalar(self.ema, "ema", 0, 1)
         check_scalar(self.weight_decay, "weight_decay", 0)
-        for name in ("learning_rate", "spread", "center_rate", "beta_min", "beta_max"):
+        for name in ("learning_rate", "clip", "spread", "center_rate", "beta_min", "beta_max"):
             if getattr(self, name) is not None:
                 check_scalar(getattr(self, name), name, 0, open_low=True)
         check_scalar(self.tau, "tau", 1, open_low=True)
@@ -125,9 +128,9 @@ PRESETS = {
     "paper": Recipe(
         hidden_dim=64, ff_dim=128, n_blocks=4, n_heads=8, dropout=0.1, n_layouts=32, n_samples=128,
         n_draws=16, exploration=0.1, spread=0.01, replicas=1, replay=1, learning_rate=1e-4,
-        weight_decay=1e-5, warm_up=False, ema=0.95, epochs=1000, updates=1, center_epochs=100,
-        center_rate=1e-4, beta_min=10.0, beta_max=50_000.0, tau=1.1, standardize=False,
-        head="costs",
+        weight_decay=1e-5, warm_up=False, clip=None, ema=0.95, epochs=1000, updates=1,
+        center_epochs=100, center_rate=1e-4, beta_min=10.0, beta_max=50_000.0, tau=1.1,
+        standardize=False, head="costs",
     ),
 }  # fmt: skip
 

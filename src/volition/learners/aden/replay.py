@@ -72,8 +72,9 @@ class Replay:
         keys = keys.view([("", keys.dtype)] * keys.shape[1])[:, 0]
         _, first, which = np.unique(keys, return_index=True, return_inverse=True)
         touched: list[int] = []
+        members = np.split(np.argsort(which, kind="stable"), np.cumsum(np.bincount(which))[:-1])
         for number in np.argsort(first):  # in the order in which they came
-            rows = np.flatnonzero(which == number)
+            rows = members[number]
             touched += self._add_some(centers[rows[0]], rows, entities, prescribed, target, matches)
         dropped = self._forget()
         kept = np.unique(touched) - dropped
@@ -115,14 +116,22 @@ class Replay:
         return self.n_groups - 1
 
     def _forget(self) -> int:
-        """Drop the oldest groups once there are half as many again as wanted; return how many."""
+        """Drop the oldest groups once there are half as many again as wanted; return how many.
+
+        Groups that are mostly empty count by the answers in them, though for an eighth at least.
+        """
         if self.n_groups <= 1.5 * self.capacity:
             return 0
-        drop = self.n_groups - self.capacity
+        size = np.maximum(self._groups.valid[: self.n_groups].mean(1), 1 / 8)
+        if size.sum() <= 1.5 * self.capacity:
+            return 0
+        newest = np.cumsum(size[::-1])
+        keep = int(np.searchsorted(newest, self.capacity, "right"))
+        drop = self.n_groups - keep
         for column in self._groups:
-            column[: self.capacity] = column[drop : self.n_groups].copy()
-            column[self.capacity :] = 0
-        self.n_groups = self.capacity
+            column[:keep] = column[drop : self.n_groups].copy()
+            column[keep:] = 0
+        self.n_groups = keep
         self._open = {key: group - drop for key, group in self._open.items() if group >= drop}
         return drop
 

@@ -17,8 +17,6 @@ from volition.learners.aden.network import ADENetwork
 from volition.learners.aden.replay import Batch
 from volition.validation import FloatArray
 
-#: gradients longer than this are shortened
-LONGEST_GRADIENT = 1.0
 #: length of the gradient at which linear logits count as fitted
 FLAT = 1e-7
 CLIP = 60.0
@@ -90,8 +88,14 @@ def _surprise(log_p: Tensor, lesson: Lesson) -> Tensor:
 class Trainer:
     """AdamW on a network, one step at a time; its state can be saved."""
 
-    def __init__(self, network: ADENetwork, learning_rate: float, weight_decay: float) -> None:
-        self.network, self.rate = network, learning_rate
+    def __init__(
+        self,
+        network: ADENetwork,
+        learning_rate: float,
+        weight_decay: float,
+        clip: float | None = 1.0,
+    ) -> None:
+        self.network, self.rate, self.clip = network, learning_rate, clip
         self.optimizer = torch.optim.AdamW(
             network.parameters(), lr=learning_rate, weight_decay=weight_decay
         )
@@ -102,8 +106,10 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = self.rate * factor
         self.network.train()
-        half = lesson.X.device.type == "cuda" and torch.cuda.is_bf16_supported()
-        with torch.random.fork_rng(devices=[], enabled=self.network.size.dropout > 0):
+        cuda = lesson.X.device.type == "cuda"
+        half = cuda and torch.cuda.is_bf16_supported()
+        devices = [lesson.X.device] if cuda else []
+        with torch.random.fork_rng(devices, enabled=self.network.size.dropout > 0):
             if self.network.size.dropout > 0:
                 torch.manual_seed(seed)
             self.optimizer.zero_grad()
@@ -111,7 +117,8 @@ class Trainer:
                 total = losses(self.network, lesson).sum()
             loss = total / lesson.valid.sum().clamp(min=1)
             loss.backward()  # type: ignore[no-untyped-call]
-            torch.nn.utils.clip_grad_norm_(self.network.parameters(), LONGEST_GRADIENT)
+            if self.clip is not None:
+                torch.nn.utils.clip_grad_norm_(self.network.parameters(), self.clip)
             self.optimizer.step()
         self.network.eval()
         self.n_steps += 1
