@@ -510,7 +510,7 @@ def by_place(X, Y):
 def test_the_network_learns_what_distances_do_not_say(X):
     truth = CallableAutonomy(by_place)
     people = SimulatedPopulation(X, truth, reveal="cost", random_state=1)
-    model = ADENClustering(K, random_state=0).fit(X, population=people)
+    model = ADENClustering(K, n_interactions=14_000, random_state=0).fit(X, population=people)
     assert isinstance(model.model_, NetworkAutonomy)
     assert gap(model, X, truth) < 1.5
 
@@ -728,9 +728,9 @@ def test_a_checkpoint_must_fit(X, people, tmp_path):
 
 def test_the_running_distortion_is_right(X, truth):
     people = SimulatedPopulation(X, truth, reveal="cost", random_state=7)
-    model = ADENClustering(K, tol=0, n_interactions=14_000, random_state=1)
+    model = ADENClustering(K, tol=0, n_interactions=6000, random_state=1)
     model.fit(X, population=people)
-    model.partial_fit(population=people, n_interactions=9000)
+    model.partial_fit(population=people, n_interactions=6000)
     estimate = model.distortion_estimate()
     true = distortion(X, model.cluster_centers_, truth, model.labels_)
     width = (estimate.high - estimate.low) / 2

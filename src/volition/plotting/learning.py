@@ -17,6 +17,15 @@ def _axes(ax: Any) -> Any:
     return plt.subplots(figsize=(6.4, 4.2), layout="constrained")[1] if ax is None else ax
 
 
+def count_interactions(ax: Any) -> None:
+    """Label the horizontal axis with few numbers that can be read."""
+    from matplotlib.ticker import MaxNLocator, StrMethodFormatter
+
+    ax.set_xlabel("interactions")
+    ax.xaxis.set_major_locator(MaxNLocator(5))
+    ax.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+
+
 def plot_learning(learner: Learner, *, optimum: Any = None, ax: Any = None) -> Any:
     """Draw the distortion against the number of interactions.
 
@@ -65,7 +74,8 @@ def plot_learning(learner: Learner, *, optimum: Any = None, ax: Any = None) -> A
             change.n_interactions, color=GREY, ls=":", lw=1.2,
             label="change noticed" if number == 0 else None,
         )  # fmt: skip
-    ax.set(xlabel="interactions", ylabel="distortion")
+    count_interactions(ax)
+    ax.set_ylabel("distortion")
     seen = np.concatenate([table[len(table) // 20 :], observed[np.isfinite(observed)]])
     ax.set_ylim(0, 1.15 * float(np.nanmax(seen)))
     ax.legend(frameon=False)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from volition.learners import ADENClustering
-from volition.plotting.learning import plot_learning
+from volition.plotting.learning import count_interactions, plot_learning
 from volition.plotting.phase import BLUE, GREY
 
 #: centres that get a map of their own, at most
@@ -37,7 +37,7 @@ def plot_training(learner: ADENClustering, *, optimum: float | None = None) -> A
     >>> from volition.plotting import plot_training
     >>> X = [[0.0], [1.0], [9.0], [10.0]]
     >>> people = SimulatedPopulation(X, reveal="cost", random_state=0)
-    >>> model = ADENClustering(2, n_interactions=2000, random_state=0).fit(X, population=people)
+    >>> model = ADENClustering(2, n_interactions=400, random_state=0).fit(X, population=people)
     >>> [ax.get_xlabel() for ax in plot_training(model).axes][:2]
     ['interactions', 'interactions']
     """
@@ -53,7 +53,8 @@ def plot_training(learner: ADENClustering, *, optimum: float | None = None) -> A
     known = np.isfinite(loss)
     left.plot(when[known], loss[known], color=BLUE, lw=1.2)
     of = "squared error" if learner.head_ == "costs" else "negative log-likelihood"
-    left.set(xlabel="interactions", ylabel=f"loss of a batch ({of})")
+    count_interactions(left)
+    left.set_ylabel(f"loss of a batch ({of})")
     left.yaxis.label.set_color(BLUE)
     if learner.head_ == "costs":
         left.set_yscale("log")
@@ -98,7 +99,7 @@ def plot_attention(learner: ADENClustering, X: Any = None, *, block: int = -1) -
     >>> from volition.plotting import plot_attention
     >>> X = [[0.0], [1.0], [9.0], [10.0]]
     >>> people = SimulatedPopulation(X, reveal="cost", random_state=0)
-    >>> model = ADENClustering(2, n_interactions=2000, random_state=0).fit(X, population=people)
+    >>> model = ADENClustering(2, n_interactions=400, random_state=0).fit(X, population=people)
     >>> plot_attention(model).axes[0].get_xlabel()
     'centre'
     """
