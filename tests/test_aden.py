@@ -836,3 +836,13 @@ def test_answers_about_many_centres_are_all_kept(rng):
         Y = rng.random((100, 2, 1))
         replay.add(Y, np.arange(100), np.zeros(100, int), rng.random(100), np.ones((100, 2), bool))
     assert len(replay) == 500
+
+
+def test_clusters_keep_their_numbers(X, people):
+    model = ADENClustering(K, tol=0, random_state=0)
+    model.partial_fit(X, population=people, n_interactions=2000)
+    before = model.cluster_centers_
+    model.partial_fit(population=people, n_interactions=4000)
+    moves = np.linalg.norm(model.cluster_centers_[:, None] - before[None], axis=2)
+    assert moves.argmin(1).tolist() == list(range(K))
+    assert not np.array_equal(before, model.cluster_centers_)

@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.optimize import linear_sum_assignment
+from scipy.spatial.distance import cdist
 
 from volition.annealing import anneal
 from volition.autonomy import Autonomy, Chunk
@@ -599,6 +601,9 @@ class ADENClustering(Learner):
     def _move_to(self, Y: FloatArray) -> None:
         assert self.model_ is not None
         problem = self._problem(self.model_)
+        if self._stage:
+            # Clusters keep their numbers: a search knows nothing of them.
+            Y = Y[linear_sum_assignment(cdist(self.cluster_centers_, Y))[1]]
         old = problem.distortion(self.cluster_centers_) if self._stage else math.inf
         new = problem.distortion(Y)
         if old - new < self.tol * new:
