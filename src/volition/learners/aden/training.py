@@ -157,7 +157,7 @@ class LogitFit(NamedTuple):
     def autonomy(self, units: Units) -> LogitAutonomy:
         """Return the model in the user's units."""
         stay, *slopes = self.linear.tolist()
-        return LogitAutonomy(stay, *(slope / units.cost for slope in slopes))
+        return LogitAutonomy(stay, *(slope / units.cost + 0.0 for slope in slopes))
 
 
 def fit_logits(lesson: Lesson, start: FloatArray | None = None) -> LogitFit:
