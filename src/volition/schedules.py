@@ -256,10 +256,10 @@ class Critical:
         """Whether the next split may be a jump, to which no single direction leads.
 
         Splits are continuous as long as p does not depend on the centres. Otherwise jumps come in
-        company: all centres leave their common place, or several places change at once.
+        company: all centres leave their common place, or many places change at once.
         """
         before = state.previous
-        jumped = before is not None and abs(state.n_distinct - before.n_distinct) > 1
+        jumped = before is not None and abs(state.n_distinct - before.n_distinct) > 2
         return problem.autonomy.depends_on_centers and (state.n_distinct == 1 or jumped)
 
     def _target(self, state: State, critical: float, everywhere: bool) -> float:
