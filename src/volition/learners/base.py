@@ -272,6 +272,20 @@ class Learner(ClusterMixin, BaseEstimator):
                 f"{self.n_features_in_}) than X ({len(X)} x {X.shape[1]})."
             )
 
+    def fit_predict(
+        self, X: Any, y: Any = None, *, population: Population, **params: Any
+    ) -> IntArray:
+        """Fit, and return ``labels_``."""
+        self.fit(X, population=population, **params)
+        return self.labels_
+
+    def _features(self, X: Any) -> FloatArray:
+        """Return entities as numbers, with as many columns as those of the fit."""
+        X = check_entities(X).astype(np.float64)
+        if X.shape[1] != self.n_features_in_:
+            raise ValueError(f"X has {X.shape[1]} columns, but {self.n_features_in_} are expected.")
+        return X
+
     def partial_fit(
         self,
         X: Any = None,
@@ -591,9 +605,7 @@ class Learner(ClusterMixin, BaseEstimator):
             Their numbers.
         """
         self._check_started()
-        X = check_entities(X).astype(np.float64)
-        if X.shape[1] != self.n_features_in_:
-            raise ValueError(f"X has {X.shape[1]} columns, but {self.n_features_in_} are expected.")
+        X = self._features(X)
         self._cost.check(X)
         weight = (
             np.ones(len(X))

@@ -22,11 +22,11 @@ from volition.learners.base import Learner
 from volition.learners.ledger import Asked
 from volition.learners.monitor import Change
 from volition.phase import first_beta
-from volition.population import IntArray, Population
+from volition.population import IntArray
 from volition.problem import Problem
 from volition.schedules import Geometric
 from volition.solvers import Gradient
-from volition.validation import FloatArray, check_entities, check_integer, check_scalar
+from volition.validation import FloatArray, check_integer, check_scalar
 
 #: how many answers of an entity everybody's answers are worth: the candidates
 LIKENESS = np.array([0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 1000.0, 10000.0])
@@ -540,21 +540,10 @@ class TabularClustering(Learner):
         ndarray of shape (m,)
         """
         self._check_started()
-        X = check_entities(X)
-        if X.shape[1] != self.n_features_in_:
-            raise ValueError(f"X has {X.shape[1]} columns, but {self.n_features_in_} are expected.")
+        x, y = torch.from_numpy(self._features(X)), torch.from_numpy(self.cluster_centers_)
         with torch.no_grad():
-            D = self._cost.pairwise(
-                torch.from_numpy(X.astype(np.float64)), torch.from_numpy(self.cluster_centers_)
-            ).numpy()
+            D = self._cost.pairwise(x, y).numpy()
         return (D @ self._pooled().T if self._by_choices else D).argmin(1)
-
-    def fit_predict(
-        self, X: Any, y: Any = None, *, population: Population, **params: Any
-    ) -> IntArray:
-        """Fit, and return ``labels_``."""
-        self.fit(X, population=population, **params)
-        return self.labels_
 
     # -- interruption -----------------------------------------------------------------------------
 

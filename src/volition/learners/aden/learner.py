@@ -29,12 +29,12 @@ from volition.learners.base import Learner
 from volition.learners.ledger import Asked
 from volition.learners.monitor import Change
 from volition.phase import first_beta
-from volition.population import IntArray, Population
+from volition.population import IntArray
 from volition.portfolio import Search, canonical_order, thin
 from volition.problem import Problem
 from volition.schedules import Geometric
 from volition.solvers import Gradient
-from volition.validation import FloatArray, check_entities, check_integer, check_scalar
+from volition.validation import FloatArray, check_integer, check_scalar
 
 #: answers at random layouts after which it is decided whether costs tell the realised cluster
 PROBE = 256
@@ -831,12 +831,6 @@ class ADENClustering(Learner):
         self._check_started()
         return self._model_problem(self._features(X)).labels(self.cluster_centers_)
 
-    def _features(self, X: Any) -> FloatArray:
-        X = check_entities(X).astype(np.float64)
-        if X.shape[1] != self.n_features_in_:
-            raise ValueError(f"X has {X.shape[1]} columns, but {self.n_features_in_} are expected.")
-        return X
-
     def attention(self, X: Any = None) -> FloatArray:
         """Return how much entities attend to the centres in each block, shape (L, n, K)."""
         self._check_started()
@@ -867,13 +861,6 @@ class ADENClustering(Learner):
         if self._trainer is None:
             raise ValueError("There is no network yet: it is made after the first answers.")
         return save_network(self._trainer.network, path)
-
-    def fit_predict(
-        self, X: Any, y: Any = None, *, population: Population, **params: Any
-    ) -> IntArray:
-        """Fit, and return ``labels_``."""
-        self.fit(X, population=population, **params)
-        return self.labels_
 
     # -- interruption -----------------------------------------------------------------------------
 
