@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from volition.costs import Cost
+from volition.costs import Cost, runs
 from volition.validation import FloatArray, check_scalar, check_stochastic
 
 
@@ -40,7 +40,7 @@ class Chunk(NamedTuple):
     X: Tensor  # (n, d), centred: add `origin` for the user's coordinates, as for the centres
     origin: Tensor  # (d,)
     D: Tensor  # (n, K) costs to every centre
-    rows: slice  # where they stand among all entities
+    rows: slice | np.ndarray  # where they stand among all entities
     group: int
 
 
@@ -180,14 +180,24 @@ class Autonomy(ABC):
         """Return p for one chunk of entities; Y is centred as the chunk is."""
         return SharedTransition(self.shared(Y, cost)[chunk.group])
 
-    def conditional_each(self, X: Tensor, prescribed: Tensor, Y: Tensor, cost: Cost) -> Tensor:
-        """Return p(. | j_i, i), shape (n, K), where every entity has its own centres (n, K, d)."""
+    def conditional_each(
+        self, X: Tensor, prescribed: Tensor, Y: Tensor, cost: Cost, rows: np.ndarray | None = None
+    ) -> Tensor:
+        """Return p(. | j_i, i), shape (n, K), where every entity has its own centres (n, K, d).
+
+        ``rows`` says where they stand among all entities; by default they are all.
+        """
+        rows = np.arange(len(X)) if rows is None else rows
         none = torch.zeros(X.shape[1], dtype=X.dtype, device=X.device)
-        parts = []
-        for i, (x, y) in enumerate(zip(X, Y, strict=True)):
-            chunk = Chunk(x[None], none, cost.pairwise(x[None], y), slice(i, i + 1), 0)
-            parts.append(self.transition(chunk, y, cost).conditional(prescribed[i : i + 1]))
+        parts = [X.new_zeros(0, Y.shape[1])]
+        for lo, hi in runs(Y):
+            chunk = Chunk(X[lo:hi], none, cost.pairwise(X[lo:hi], Y[lo]), rows[lo:hi], 0)
+            parts.append(self.transition(chunk, Y[lo], cost).conditional(prescribed[lo:hi]))
         return torch.cat(parts)
+
+    def subset(self, index: np.ndarray) -> Autonomy:
+        """Return the model of some of the entities."""
+        return self
 
     @abstractmethod
     def scaled(self, t: float) -> Autonomy:
@@ -397,7 +407,9 @@ class DistanceAutonomy(Autonomy):
         b = chunk.D * (-self.gamma / self.temperature)
         return SoftmaxTransition(self.kappa, self._pull(Y, cost), b)
 
-    def conditional_each(self, X: Tensor, prescribed: Tensor, Y: Tensor, cost: Cost) -> Tensor:
+    def conditional_each(
+        self, X: Tensor, prescribed: Tensor, Y: Tensor, cost: Cost, rows: np.ndarray | None = None
+    ) -> Tensor:
         i = torch.arange(len(X), device=X.device)
         seen_from = cost.each(Y[i, prescribed], Y) * self.zeta + cost.each(X, Y) * self.gamma
         logits = seen_from / -self.temperature
@@ -476,7 +488,9 @@ class LogitAutonomy(Autonomy):
         kappa = self.share * torch.sigmoid(-self.stay - self.own * chunk.D)
         return SoftmaxTransition(kappa, self._leave(Y, cost), self.entity * chunk.D)
 
-    def conditional_each(self, X: Tensor, prescribed: Tensor, Y: Tensor, cost: Cost) -> Tensor:
+    def conditional_each(
+        self, X: Tensor, prescribed: Tensor, Y: Tensor, cost: Cost, rows: np.ndarray | None = None
+    ) -> Tensor:
         i, D = torch.arange(len(X), device=X.device), cost.each(X, Y)
         kappa = self.share * torch.sigmoid(-self.stay - self.own * D[i, prescribed])
         kappa = kappa * (Y.shape[1] > 1)
@@ -543,7 +557,8 @@ class CallableAutonomy(Autonomy):
 
     def transition(self, chunk: Chunk, Y: Tensor, cost: Cost) -> DenseTransition:
         X = chunk.X + chunk.origin
-        return DenseTransition(self.probabilities(X, Y + chunk.origin, chunk.rows.start))
+        first = chunk.rows.start if isinstance(chunk.rows, slice) else int(chunk.rows[0])
+        return DenseTransition(self.probabilities(X, Y + chunk.origin, first))
 
     def scaled(self, t: float) -> CallableAutonomy:
         fn = self.fn

@@ -20,6 +20,25 @@ from volition.validation import FloatArray
 EARTH_RADIUS_KM = 6371.0088
 
 
+def runs(Y: Tensor) -> list[tuple[int, int]]:
+    """Return where runs of equal centres begin and end in Y (n, K, d): neighbours often share them.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from volition.costs import runs
+    >>> runs(torch.tensor([1.0, 1.0, 2.0])[:, None, None])
+    [(0, 2), (2, 3)]
+    """
+    if len(Y) == 0:
+        return []
+    new = (Y[1:] != Y[:-1]).any(2).any(1)
+    if Y.requires_grad:
+        new = torch.ones_like(new)  # equal centres may be different variables
+    ends = [*(torch.nonzero(new)[:, 0] + 1).tolist(), len(Y)]
+    return list(itertools.pairwise([0, *ends]))
+
+
 class Cost(ABC):
     """Base class: ``pairwise`` and a few facts that let solvers choose the right method."""
 
@@ -38,14 +57,7 @@ class Cost(ABC):
         """Return the (n, K) costs where every entity has its own centres, Y (n, K, d)."""
         if len(X) == 0:
             return X.new_zeros(0, Y.shape[1])
-        # Neighbours often share their centres: one call for each run of them.
-        new = (Y[1:] != Y[:-1]).any(2).any(1)
-        if Y.requires_grad:
-            new = torch.ones_like(new)  # equal centres may be different variables
-        ends = [*(torch.nonzero(new)[:, 0] + 1).tolist(), len(X)]
-        return torch.cat(
-            [self.pairwise(X[lo:hi], Y[lo]) for lo, hi in itertools.pairwise([0, *ends])]
-        )
+        return torch.cat([self.pairwise(X[lo:hi], Y[lo]) for lo, hi in runs(Y)])
 
     def check(self, X: FloatArray, name: str = "X") -> None:
         """Raise ValueError if X is outside the cost's domain."""

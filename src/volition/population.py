@@ -313,13 +313,13 @@ class SimulatedPopulation:
             return model.p[entities, prescribed]
         j = torch.from_numpy(prescribed)
         if Y.ndim == 3 and model.depends_on_centers:
-            return model.conditional_each(X, j, Y, self._cost).numpy()
+            return model.conditional_each(X, j, Y, self._cost, entities).numpy()
         y, none = Y if Y.ndim == 2 else Y[0], torch.zeros(X.shape[1], dtype=X.dtype)
         group = np.zeros(len(X), dtype=np.int64) if codes is None else codes[entities]
         p = np.empty(D.shape)
         for g in np.unique(group):
             mine = np.flatnonzero(group == g)
-            chunk = Chunk(X[mine], none, D[mine], slice(0, len(mine)), int(g))
+            chunk = Chunk(X[mine], none, D[mine], entities[mine], int(g))
             p[mine] = model.transition(chunk, y, self._cost).conditional(j[mine]).numpy()
         return p
 

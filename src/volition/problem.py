@@ -211,9 +211,7 @@ class Problem:
 
     def subset(self, index: np.ndarray, sample_weight: FloatArray) -> Problem:
         """Return the problem of some of the entities."""
-        autonomy, groups = self.autonomy, None
-        if isinstance(autonomy, RowAutonomy):
-            autonomy = autonomy.subset(index)
+        autonomy, groups = self.autonomy.subset(index), None
         if self._order is not None:
             codes = np.empty(self.n, dtype=np.int64)
             for block in self.blocks:

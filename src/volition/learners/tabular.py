@@ -21,6 +21,7 @@ from volition.autonomy import RowAutonomy
 from volition.learners.base import Learner
 from volition.learners.ledger import Asked
 from volition.learners.monitor import Change
+from volition.learners.policy import draw
 from volition.phase import first_beta
 from volition.population import IntArray
 from volition.problem import Problem
@@ -333,8 +334,7 @@ class TabularClustering(Learner):
             logits = -self.beta_ * excess
         pi = np.exp(logits)
         pi /= pi.sum(1, keepdims=True)
-        u = self._rng.random(len(entities))[:, None]
-        drawn = (np.cumsum(pi, axis=1) < u).sum(1).clip(max=K - 1)
+        drawn = draw(pi, self._rng)
         prescribed = np.where(blind, self._rng.integers(0, K, len(entities)), drawn)
         chance = (1 - self.exploration) * pi[rows, prescribed] + self.exploration / K
         centers = self.cluster_centers_.copy()

@@ -15,23 +15,19 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.optimize import linear_sum_assignment
-from scipy.spatial.distance import cdist
 
 from volition.annealing import anneal
-from volition.autonomy import Autonomy, Chunk
 from volition.learners.aden.models import NetworkAutonomy, Units
 from volition.learners.aden.network import HEADS, ADENetwork, load_network, save_network
 from volition.learners.aden.recipe import Recipe, resolve_recipe
 from volition.learners.aden.replay import Batch, Replay
 from volition.learners.aden.training import LogitFit, Trainer, fit_logits, losses, prepare
-from volition.learners.base import Learner
 from volition.learners.ledger import Asked
 from volition.learners.monitor import Change
+from volition.learners.staged import FIRST_STAGE, MOST_STAGED, ROAMING, ROWS, WATCHED, StagedLearner
 from volition.phase import first_beta
 from volition.population import IntArray
 from volition.portfolio import Search, canonical_order, thin
-from volition.problem import Problem
 from volition.schedules import Geometric
 from volition.solvers import Gradient
 from volition.validation import FloatArray, check_integer, check_scalar
@@ -42,12 +38,6 @@ PROBE = 256
 EXACT = 1e-6
 #: share of answers that must match a distance
 MATCHED = 0.99
-#: answers of the first stage of a network of choices; each later stage has twice as many
-FIRST_STAGE = 2000
-#: answers that a network of choices asks for at most, unless told otherwise
-MOST_CHOICES = 100_000
-#: share of layouts that are random over the data, and not around the best centres
-ROAMING = 0.3
 #: one group of answers in so many is held out to judge the network
 HELD_OUT = 6
 #: steps between looks at the held-out answers, and looks without a gain after which training ends
@@ -58,17 +48,11 @@ MOVED_BY = 3000
 JUDGED = 20_000
 #: share of a given budget that goes into that, and answers below which nothing is said
 JUDGING, FEWEST_JUDGED = 0.1, 200
-#: share of the data's spread by which centres move to become others, of unknown cost
-MOVED = 0.05
 #: share by which replicas must differ to be different
 DIFFERENT = 2e-3
-#: one layout in so many is the centres as they stand, to see what they cost
-WATCHED = 8
-#: rows that go through the network at a time
-ROWS = 16_384
 
 
-class ADENClustering(Learner):
+class ADENClustering(StagedLearner):
     """Learn centres and prescriptions from costs alone, with a network that sees the centres.
 
     Parameters
@@ -179,32 +163,26 @@ class ADENClustering(Learner):
             raise ValueError(f"device={self.device!r} cannot be used: {error}.") from None
         n, d = self._X.shape
         K = self.n_clusters
-        base = Problem(self._X, cost=self._cost, sample_weight=self._weight)
-        mean = base.mean_center()[0].astype(np.float64)
+        base = self._begin_stages()
+        mean = self.cluster_centers_[0]
         self._units = Units(mean, base.scale, base.cost_scale)
         if not recipe.standardize:
             self._units = Units(np.zeros(d), 1.0, 1.0)
-        self._scale, self._cost_unit = base.scale, base.cost_scale
-        self._range = float((self._X.max(0) - self._X.min(0)).max()) or 1.0
         self._betas = self._ladder(first_beta(base))
         self.beta_ = self._betas[0]
         noise = recipe.spread or 0.05 * self._scale
         R = recipe.replicas
         self._replicas = mean + noise * self._rng.standard_normal((R, K, d))
-        self.cluster_centers_ = np.repeat(mean[None], K, axis=0)
         self._replay = Replay(K, d, recipe.n_samples, recipe.replay * recipe.n_layouts)
         if recipe.ema > 0:
             self._means = np.zeros((n, K))
-        self._stage, self._told, self._debt, self._left = 0, 0, 0.0, 0
-        self._shown, self._exact = self.cluster_centers_, False
+        self._debt = 0.0
         self._verdict = np.zeros((R, 3))
         self._turn = 0
         self._loss = math.nan
-        self._finished: str | None = None
         self._phase = "probe"
         self._logits: LogitFit | None = None
         self._trainer: Trainer | None = None
-        self.model_: Autonomy | None = None
         self.head_ = "undecided"
         # A state that is being restored has a network of its own.
         given = None if self._restoring else self._given_network(d)
@@ -272,8 +250,7 @@ class ADENClustering(Learner):
         if self._recipe.ema > 0:
             more = np.zeros((len(self._X) - first, self.n_clusters))
             self._means = np.concatenate([self._means, more])
-        self._range = float(np.ptp(self._X[self._weight > 0], axis=0).max()) or 1.0
-        self._relabel()
+        super()._admit(first)
 
     # -- asking -----------------------------------------------------------------------------------
 
@@ -313,20 +290,16 @@ class ADENClustering(Learner):
         if self._recipe.spread is not None:
             return self._recipe.spread
         if self._phase == "explore":
-            return 0.1 * self._range * float(self._rng.random())
+            return super()._spread()
         width = 1.5 / math.sqrt(2 * self.beta_)
         if not self._cost.mean_is_optimal:
             # Beta is per unit of cost; a length is wanted.
             width *= self._scale / math.sqrt(self._cost_unit)
         return min(max(width, 0.05 * self._range), 0.15 * self._range)
 
-    def _roaming(self) -> FloatArray:
-        """Return centres anywhere among the entities, drawn together by a random factor."""
-        here = np.flatnonzero(self._weight > 0)
-        drawn = self._X[here[self._rng.integers(0, len(here), self.n_clusters)]]
-        mean = np.average(self._X, axis=0, weights=self._weight)
-        centers = mean + math.sqrt(self._rng.random()) * (drawn - mean)
-        return centers + 0.02 * self._scale * self._rng.standard_normal(centers.shape)
+    @property
+    def _draws(self) -> int:
+        return self._recipe.n_draws
 
     def _next_layout(self) -> None:
         number = int(self._rng.integers(len(self._replicas)))
@@ -343,74 +316,26 @@ class ADENClustering(Learner):
         elif self._exact:
             self._shown = self.cluster_centers_.copy()
         else:
-            noise = self._rng.standard_normal(self.cluster_centers_.shape)
-            self._shown = self._replicas[number] + self._spread() * noise
-        if not self._cost.translation_invariant and not self._exact:
-            self._shown = np.clip(self._shown, self._X.min(0), self._X.max(0))
+            self._shown = self._near(self._replicas[number])
+        if not self._exact:
+            self._shown = self._within(self._shown)
         self._left = self._recipe.n_samples * self._recipe.n_draws
 
     def _choose(
         self, entities: IntArray, blind: np.ndarray
     ) -> tuple[IntArray, Any, Any, FloatArray]:
-        n, K, draws = len(entities), self.n_clusters, self._recipe.n_draws
-        parts, begins, exact, done = [], [], np.zeros(n, dtype=bool), 0
-        while done < n:
-            if self._left == 0:
-                self._next_layout()
-            now = min(self._left, n - done)
-            parts.append(self._shown)
-            begins.append(done)
-            exact[done : done + now] = self._exact
-            self._left -= now
-            done += now
-        layouts = np.array(parts)
-        which = np.searchsorted(begins, np.arange(n), "right") - 1
-        centers = layouts[which]
-        # Several draws of one pair are one question asked several times.
-        first = np.arange(0, n, draws)
-        if self.model_ is None:
-            q: FloatArray = np.zeros((len(first), K))
-            pi: FloatArray = np.full(q.shape, 1 / K)
-        else:
-            q = self._costs_at(entities[first], which[first], layouts)
-            if math.isinf(self._policy_beta):
-                pi = np.eye(K)[q.argmin(1)]
-            else:
-                pi = np.exp(-self._policy_beta * (q - q.min(1, keepdims=True)))
-                pi /= pi.sum(1, keepdims=True)
-        u = self._rng.random(len(first))[:, None]
-        drawn = (np.cumsum(pi, axis=1) < u).sum(1).clip(max=K - 1)
-        drawn = np.where(blind[first], self._rng.integers(0, K, len(first)), drawn)
-        rows = np.arange(len(first))
-        chance = (1 - self.exploration) * pi[rows, drawn] + self.exploration / K
-        known = self.model_ is not None
-        prescribed, best, chance = (np.repeat(z, draws)[:n] for z in (drawn, q.argmin(1), chance))
-        if self._phase == "judge":
-            prescribed, chance = best, np.ones(n)
-        greedy = known & exact & (prescribed == best)
-        return prescribed, np.maximum(chance, 1e-12), greedy, centers
+        # Replicas are compared by the best that each can do, not by what exploring costs.
+        judging = self._phase == "judge"
+        return super()._choose(entities, np.zeros_like(blind) if judging else blind)
 
     @property
     def _policy_beta(self) -> float:
         return self.beta_ if self._phase in ("anneal", "settle") else math.inf
 
     def _costs_at(self, entities: IntArray, which: IntArray, layouts: FloatArray) -> FloatArray:
-        """Return expected costs (n, K) as the model sees them, each question at its layout."""
-        model, out = self.model_, np.empty((len(entities), self.n_clusters))
-        assert model is not None
         if self.head_ == "costs":
             return self._network_costs_at(entities, which, layouts)
-        none = torch.zeros(self._X.shape[1], dtype=torch.float64)
-        with torch.no_grad():
-            for number, Y in enumerate(layouts):
-                rows = np.flatnonzero(which == number)
-                if len(rows) == 0:
-                    continue
-                x, y = torch.from_numpy(self._X[entities[rows]]), torch.from_numpy(Y)
-                D = self._cost.pairwise(x, y)
-                chunk = Chunk(x, none, D, slice(0, len(rows)), 0)
-                out[rows] = model.transition(chunk, y, self._cost).expected(D).numpy()
-        return out
+        return super()._costs_at(entities, which, layouts)
 
     def _network_costs_at(
         self, entities: IntArray, which: IntArray, layouts: FloatArray
@@ -544,13 +469,6 @@ class ADENClustering(Learner):
             self._told = 0
         self._relabel()
 
-    def _place(self, Y: FloatArray) -> None:
-        """Put the centres here; what others have cost is not what these do."""
-        self._left = 0
-        if np.abs(Y - self.cluster_centers_).max() > MOVED * self._scale:
-            self._monitor.forget_costs()
-        self.cluster_centers_ = np.array(Y, dtype=np.float64)
-
     def _next_beta(self) -> None:
         self._stage += 1
         if self._stage < len(self._betas):
@@ -568,8 +486,8 @@ class ADENClustering(Learner):
 
     # -- choices: fit, then search ----------------------------------------------------------------
 
-    def _explore(self) -> None:
-        """Fit choices to all answers, and search for centres on what was learned."""
+    def _fit_model(self) -> None:
+        """Fit choices to all answers: linear logits, and the network if it explains more."""
         groups = np.arange(self._replay.n_groups)
         held = groups % HELD_OUT == HELD_OUT - 1
         start = None if self._logits is None else self._logits.linear
@@ -583,32 +501,24 @@ class ADENClustering(Learner):
         if self.n_clusters > 1 and not accepted:
             self._logits = fit_logits(self._lesson(groups, torch.float64), self._logits.linear)
         assert self._trainer is not None
-        if not accepted:
-            with torch.no_grad():
-                self._trainer.network.linear.copy_(torch.from_numpy(self._logits.linear))
-        linear_model = self._logits.autonomy(self._units)
-        problem = self._problem(linear_model)
-        seed = np.random.RandomState(int(self._rng.integers(2**31)))
-        # The first stage only finds out where to ask next; later ones may be the last.
-        n_init = 1 if self._stage == 0 else 3
-        Y = Search(problem, self.n_clusters, random_state=seed, n_init=n_init).run().centers
-        self.model_ = linear_model
+        self.model_ = self._logits.autonomy(self._units)
         if accepted:
             self._model_from_network()
-            Y = self._search_on_network(Y)
-        self._move_to(Y)
+        else:
+            with torch.no_grad():
+                self._trainer.network.linear.copy_(torch.from_numpy(self._logits.linear))
+
+    def _search(self) -> FloatArray:
+        found = self.model_
+        assert self._logits is not None
+        # The portfolio is too much for a network: it runs on the linear part.
+        self.model_ = self._logits.autonomy(self._units)
+        Y = super()._search()
+        self.model_ = found
+        return self._search_on_network(Y) if isinstance(found, NetworkAutonomy) else Y
 
     def _move_to(self, Y: FloatArray) -> None:
-        assert self.model_ is not None
-        problem = self._problem(self.model_)
-        if self._stage:
-            # Clusters keep their numbers: a search knows nothing of them.
-            Y = Y[linear_sum_assignment(cdist(self.cluster_centers_, Y))[1]]
-        old = problem.distortion(self.cluster_centers_) if self._stage else math.inf
-        new = problem.distortion(Y)
-        if old - new < self.tol * new:
-            self._finished = f"centres no longer improve by more than tol={self.tol:g}"
-        self._place(Y if new < old else self.cluster_centers_)
+        super()._move_to(Y)
         self._replicas = self.cluster_centers_[None].copy()
         # Beta of the same meaning as in annealing: the policy is all but hard.
         self.beta_ = self._betas[-1]
@@ -623,13 +533,6 @@ class ADENClustering(Learner):
                 "costs are measured."
             )
         return share >= MATCHED
-
-    def _problem(self, model: Autonomy) -> Problem:
-        here = np.flatnonzero(self._weight > 0)
-        problem = Problem(
-            self._X[here], sample_weight=self._weight[here], cost=self._cost, autonomy=model
-        )
-        return thin(problem, canonical_order(problem), 20 * MOVED_BY)
 
     def _train_choices(self, groups: IntArray, held: np.ndarray) -> bool:
         """Train what linear logits leave unexplained; say whether that helps with others."""
@@ -754,20 +657,6 @@ class ADENClustering(Learner):
 
     # -- results ----------------------------------------------------------------------------------
 
-    def _model_problem(self, X: FloatArray) -> Problem:
-        return Problem(X, cost=self._cost, autonomy=self.model_)
-
-    def _relabel(self) -> None:
-        here = np.flatnonzero(self._weight > 0)
-        labels, total = np.full(len(self._X), -1), 0.0
-        for lo in range(0, len(here), ROWS):
-            rows = here[lo : lo + ROWS]
-            expected = self._model_problem(self._X[rows]).expected_costs(self.cluster_centers_)
-            labels[rows] = expected.argmin(1)
-            total += float(self._weight[rows] @ expected.min(1))
-        self.labels_ = labels
-        self.distortion_ = total / max(float(self._weight.sum()), 1e-300)
-
     def _figures(self) -> dict[str, float]:
         return {"loss": self._loss, "stage": self._stage}
 
@@ -784,10 +673,10 @@ class ADENClustering(Learner):
         if self.n_interactions != "auto":
             return int(self.n_interactions)
         if self._phase in ("probe", "explore"):
-            return MOST_CHOICES
+            return MOST_STAGED
         # A little more than the plan needs, and as much more as answers are lost.
         per_beta = self._recipe.epochs * self._recipe.n_questions
-        plan = MOST_CHOICES + per_beta * len(self._betas) + JUDGED * self._recipe.replicas
+        plan = MOST_STAGED + per_beta * len(self._betas) + JUDGED * self._recipe.replicas
         return math.ceil(plan / self._answer_rate)
 
     def _conclude(self, thoroughly: bool) -> None:
@@ -804,32 +693,6 @@ class ADENClustering(Learner):
 
     def _behaviour_changed(self, change: Change) -> None:
         """Costs alone do not show which clusters are realised: nothing is looked for."""
-
-    def expected_costs(self, X: Any = None) -> FloatArray:
-        """Return the expected cost of prescribing j to i as learned, shape (n, K).
-
-        Parameters
-        ----------
-        X : array of shape (m, d), optional
-            Entities; those of the fit by default.
-        """
-        self._check_started()
-        X = self._X if X is None else self._features(X)
-        return self._model_problem(X).expected_costs(self.cluster_centers_)
-
-    def predict(self, X: Any) -> IntArray:
-        """Return the best prescription for entities by their features.
-
-        Parameters
-        ----------
-        X : array of shape (m, d)
-
-        Returns
-        -------
-        ndarray of shape (m,)
-        """
-        self._check_started()
-        return self._model_problem(self._features(X)).labels(self.cluster_centers_)
 
     def attention(self, X: Any = None) -> FloatArray:
         """Return how much entities attend to the centres in each block, shape (L, n, K)."""

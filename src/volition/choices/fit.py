@@ -1,0 +1,262 @@
+"""Fit choice models by maximum likelihood, and choose among them by choices that were held out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from volition.autonomy import DistanceAutonomy
+from volition.choices.data import Choices, Scene, make_basis, make_decisions, make_scene
+from volition.choices.logit import fit_logit, log_likelihoods, scores
+from volition.choices.model import AWAY, STAY, Basis, ChoiceAutonomy
+from volition.costs import Cost
+from volition.population import IntArray
+from volition.validation import FloatArray
+
+#: parts into which choices are cut to hold out one after the other
+FOLDS = 4
+#: by how many standard errors held-out choices must become likelier for a term to be added
+CLEARLY = 2.5
+#: rows by which terms are chosen, at most; coefficients come from all
+CHOSEN_BY = 60_000
+
+#: terms that a name stands for: (stay, away)
+FAMILIES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "distance": (("constant",), ("pair", "entity")),
+}
+
+
+class Trial(NamedTuple):
+    """A model of one part that was tried, and how likely it makes choices it has not seen."""
+
+    part: str
+    terms: tuple[str, ...]
+    n_coefficients: int
+    held_out: float  # mean log-likelihood
+    error: float  # standard error of that mean
+    chosen: bool
+
+
+class Part(NamedTuple):
+    """One fitted part: staying, or where to if not."""
+
+    terms: tuple[str, ...]
+    places: dict[str, slice]
+    coefficients: FloatArray
+    covariance: FloatArray  # robust to several choices of one entity
+    n_rows: int
+
+    def by_term(self) -> dict[str, FloatArray]:
+        """Return the coefficients of each term."""
+        return {term: self.coefficients[where] for term, where in self.places.items()}
+
+
+class ChoiceFit(NamedTuple):
+    """A fitted choice model, with what is needed for error bars."""
+
+    model: ChoiceAutonomy
+    stay: Part
+    away: Part
+    trials: list[Trial]
+    n_choices: int
+
+
+def fit_choices(
+    X: FloatArray,
+    choices: Choices,
+    cost: Cost,
+    cost_unit: float,
+    *,
+    covariates: FloatArray | None = None,
+    family: Any = "auto",
+    random_state: int = 0,
+) -> ChoiceFit:
+    """Fit a choice model.
+
+    Parameters
+    ----------
+    X : array of shape (n, d)
+        Entities.
+    choices : Choices
+    cost : Cost
+    cost_unit : float
+        A cost of the usual size, for example that of a single centre.
+    covariates : array of shape (n, c), optional
+        What else is known of entities.
+    family : "auto", "distance", or (stay terms, away terms)
+        Which terms. "auto" adds them one by one as long as held-out choices become clearly
+        likelier; "distance" is the family of `DistanceAutonomy`.
+    random_state : int
+        Of the folds.
+
+    Returns
+    -------
+    ChoiceFit
+    """
+    Z = np.zeros((len(X), 0)) if covariates is None else covariates
+    K = choices.n_clusters
+    basis = make_basis(X, Z) if family == "auto" or "place" in _flat(family) else None
+    scene = make_scene(X, choices, cost, cost_unit, Z, basis)
+    trials: list[Trial] = []
+    if family == "auto":
+        rng = np.random.default_rng(random_state)
+        stay, away = _choose(scene, choices, K, Z.shape[1], basis, rng, trials)
+    else:
+        stay, away = FAMILIES[family] if isinstance(family, str) else family
+    if K < 3:
+        away = ()  # there is one other cluster, or none
+    fits = {
+        "stay": _fit_part("stay", tuple(stay), scene, choices),
+        "away": _fit_part("away", tuple(away), scene, choices),
+    }
+    model = ChoiceAutonomy(
+        fits["stay"].by_term(),
+        fits["away"].by_term(),
+        cost_unit=cost_unit,
+        n_clusters=K,
+        covariates=covariates,
+        basis=basis if "place" in stay else None,
+    )
+    return ChoiceFit(model, fits["stay"], fits["away"], trials, len(choices.entities))
+
+
+def _flat(family: Any) -> tuple[str, ...]:
+    stay, away = FAMILIES[family] if isinstance(family, str) else family
+    return (*stay, *away)
+
+
+def _fit_part(part: str, terms: tuple[str, ...], scene: Scene, choices: Choices) -> Part:
+    decisions, ridge, places = make_decisions(part, terms, scene, choices.realized)
+    estimate = fit_logit(decisions, ridge)
+    theta = estimate.coefficients
+    who = choices.entities
+    if part == "away":
+        who = who[choices.realized != choices.prescribed]
+    covariance = estimate.bread
+    if len(who) and len(theta):
+        # Choices of one entity may go together: scores are added up before they are squared.
+        each = scores(decisions, theta)
+        _, which = np.unique(who, return_inverse=True)
+        summed = np.zeros((which.max() + 1, len(theta)))
+        np.add.at(summed, which, each)
+        covariance = estimate.bread @ (summed.T @ summed) @ estimate.bread
+    return Part(terms, places, theta, covariance, len(who))
+
+
+def _choose(
+    scene: Scene,
+    choices: Choices,
+    K: int,
+    n_covariates: int,
+    basis: Basis | None,
+    rng: np.random.Generator,
+    trials: list[Trial],
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the terms of both parts that held-out choices speak for."""
+    rows = np.arange(len(choices.entities))
+    if len(rows) > CHOSEN_BY:
+        rows = rng.choice(rows, CHOSEN_BY, replace=False)
+    scene, realized = scene.take(rows), choices.realized[rows]
+    # All choices of an entity are in one fold: what holds is to hold for others.
+    fold = rng.integers(0, FOLDS, choices.entities.max() + 1)[choices.entities[rows]]
+    unusable = set() if n_covariates else {name for name in (*STAY, *AWAY) if "covariates" in name}
+    if basis is None:
+        unusable.add("place")
+    chains: dict[str, list[tuple[tuple[str, ...], FloatArray]]] = {"stay": [], "away": []}
+    for part, base, names in (
+        ("stay", ("constant",), [name for name in STAY if name != "constant"]),
+        ("away", (), [name for name in AWAY if name != "rank"]),
+        ("away", ("rank",), [name for name in AWAY if name not in ("rank", "pair", "table")]),
+    ):
+        if part == "away" and (K < 3 or not (realized != scene.prescribed).any()):
+            continue
+        names = [name for name in names if name not in unusable]
+        if K < 3:
+            names = [name for name in names if name != "rank"]
+
+        def likelihood(terms: tuple[str, ...], part: str = part) -> FloatArray:
+            return _held_out(part, terms, scene, realized, fold)
+
+        chains[part].append(_forward(part, base, names, likelihood, trials))
+    picked = {}
+    for part, found in chains.items():
+        best = found[0] if found else ((), np.zeros(0))
+        for other in found[1:]:
+            if _clearly_better(other[1], best[1]):
+                best = other
+        picked[part] = best[0]
+    trials[:] = [
+        trial._replace(chosen=set(trial.terms) == set(picked[trial.part])) for trial in trials
+    ]
+    return picked["stay"], picked["away"]
+
+
+def _forward(
+    part: str,
+    base: tuple[str, ...],
+    names: list[str],
+    likelihood: Callable[[tuple[str, ...]], FloatArray],
+    trials: list[Trial],
+) -> tuple[tuple[str, ...], FloatArray]:
+    """Add the best term again and again, as long as it clearly helps."""
+
+    def tried(terms: tuple[str, ...]) -> FloatArray:
+        held = likelihood(terms)
+        error = float(held.std()) / math.sqrt(max(len(held), 1))
+        trials.append(Trial(part, terms, 0, float(held.mean()), error, False))
+        return held
+
+    terms, best = base, tried(base)
+    while True:
+        options = [((*terms, name), tried((*terms, name))) for name in names if name not in terms]
+        options = [option for option in options if _clearly_better(option[1], best)]
+        if not options:
+            return terms, best
+        terms, best = max(options, key=lambda option: float(option[1].mean()))
+
+
+def _clearly_better(new: FloatArray, old: FloatArray) -> bool:
+    gain = new - old
+    if len(gain) < 2:
+        return False
+    return float(gain.mean()) > CLEARLY * float(gain.std()) / math.sqrt(len(gain)) + 1e-12
+
+
+def _held_out(
+    part: str, terms: tuple[str, ...], scene: Scene, realized: IntArray, fold: IntArray
+) -> FloatArray:
+    """Return how likely each choice is to a model fitted without its fold."""
+    decisions, ridge, _ = make_decisions(part, terms, scene, realized)
+    if part == "away":
+        fold = fold[realized != scene.prescribed]
+    out, theta = np.zeros(len(fold)), None
+    for number in range(FOLDS):
+        mine = fold == number
+        if not mine.any():
+            continue
+        if decisions.n_coefficients:
+            theta = fit_logit(decisions.take(~mine), ridge, theta).coefficients
+        out[mine] = log_likelihoods(decisions.take(mine), np.zeros(0) if theta is None else theta)
+    return out
+
+
+def distance_autonomy(fit: ChoiceFit) -> DistanceAutonomy:
+    """Return the model of the family "distance" by its own name, with zeta = 1.
+
+    A negative slope of the distance has no place in the family and counts as none.
+    """
+    stay, away = fit.model.stay, fit.model.away
+    if set(stay) != {"constant"} or not set(away) <= {"pair", "entity"}:
+        raise ValueError(f"{fit.model!r} is not of the family 'distance'.")
+    pair, entity = (
+        max(0.0, -float(away[name][0])) / fit.model.cost_unit if name in away else 0.0
+        for name in ("pair", "entity")
+    )
+    kappa = 1 / (1 + math.exp(float(stay["constant"][0])))
+    if pair == 0:
+        zeta, T = 0.0, 1 / entity if entity else 1.0
+        return DistanceAutonomy(kappa, 1.0 if entity else 0.0, zeta, T)
+    return DistanceAutonomy(kappa, entity / pair, 1.0, 1 / pair)
