@@ -8,8 +8,15 @@ from volition.autonomy import (
     LogitAutonomy,
     Passive,
 )
+from volition.choices import ChoiceAutonomy
 from volition.estimators import AutonomyAwareClustering
-from volition.learners import ADENClustering, Recipe, RobbinsMonro, TabularClustering
+from volition.learners import (
+    ADENClustering,
+    ChoiceClustering,
+    Recipe,
+    RobbinsMonro,
+    TabularClustering,
+)
 from volition.persistence import load_model, save_model
 from volition.phase import CriticalPoint, critical_beta
 from volition.population import (
@@ -28,6 +35,8 @@ __all__ = [
     "AnnealingResult",
     "AutonomyAwareClustering",
     "CallableAutonomy",
+    "ChoiceAutonomy",
+    "ChoiceClustering",
     "CriticalPoint",
     "DistanceAutonomy",
     "FixedAutonomy",

@@ -19,7 +19,7 @@ from volition.autonomy import (
 )
 from volition.costs import METRICS, Cost, resolve_cost
 from volition.estimators import AutonomyAwareClustering
-from volition.learners import ADENClustering, Learner, TabularClustering
+from volition.learners import ADENClustering, ChoiceClustering, Learner, TabularClustering
 from volition.portfolio import Candidate
 from volition.schedules import Critical, Explicit, Geometric
 from volition.solvers import Armijo, FixedPoint, Gradient
@@ -27,7 +27,7 @@ from volition.storage import read_file, write_file
 
 FORMAT, LEARNER = "volition-model", "volition-learner"
 _LEARNERS: dict[str, type[Learner]] = {
-    cls.__name__: cls for cls in (ADENClustering, TabularClustering)
+    cls.__name__: cls for cls in (ADENClustering, ChoiceClustering, TabularClustering)
 }
 
 _ARRAYS = ("cluster_centers_", "labels_", "policy_", "betas_")

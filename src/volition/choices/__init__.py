@@ -1,7 +1,15 @@
 """Choice models: p(k | j, i) learned from clusters that were realised."""
 
 from volition.choices.data import Choices
-from volition.choices.fit import FAMILIES, ChoiceFit, Trial, distance_autonomy, fit_choices
+from volition.choices.fit import (
+    FAMILIES,
+    ChoiceFit,
+    Trial,
+    check_covariates,
+    check_family,
+    distance_autonomy,
+    fit_choices,
+)
 from volition.choices.model import AWAY, STAY, Basis, ChoiceAutonomy
 
 __all__ = [
@@ -13,6 +21,8 @@ __all__ = [
     "ChoiceFit",
     "Choices",
     "Trial",
+    "check_covariates",
+    "check_family",
     "distance_autonomy",
     "fit_choices",
 ]

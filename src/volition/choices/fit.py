@@ -14,7 +14,7 @@ from volition.choices.logit import fit_logit, log_likelihoods, scores
 from volition.choices.model import AWAY, STAY, Basis, ChoiceAutonomy
 from volition.costs import Cost
 from volition.population import IntArray
-from volition.validation import FloatArray
+from volition.validation import FloatArray, check_finite
 
 #: parts into which choices are cut to hold out one after the other
 FOLDS = 4
@@ -62,6 +62,37 @@ class ChoiceFit(NamedTuple):
     away: Part
     trials: list[Trial]
     n_choices: int
+
+    def state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """Return numbers and arrays to be saved."""
+        numbers, arrays = self.model.state()
+        parts = {"stay": self.stay, "away": self.away}
+        numbers |= {
+            "trials": [list(trial) for trial in self.trials],
+            "n_choices": self.n_choices,
+            "n_rows": {name: part.n_rows for name, part in parts.items()},
+        }
+        arrays |= {f"{name}.covariance": part.covariance for name, part in parts.items()}
+        return numbers, arrays
+
+    @classmethod
+    def from_state(
+        cls, numbers: dict[str, Any], arrays: dict[str, np.ndarray], covariates: Any = None
+    ) -> ChoiceFit:
+        """Return the fit that `state` describes."""
+        model = ChoiceAutonomy.from_state(numbers, arrays, covariates)
+        parts = {}
+        for name, terms in (("stay", model.stay), ("away", model.away)):
+            ends = np.cumsum([len(value) for value in terms.values()]).tolist()
+            places = {
+                term: slice(end - len(value), end)
+                for (term, value), end in zip(terms.items(), ends, strict=True)
+            }
+            theta = np.concatenate([np.zeros(0), *terms.values()])
+            covariance, n_rows = arrays[f"{name}.covariance"], numbers["n_rows"][name]
+            parts[name] = Part(tuple(terms), places, theta, covariance, n_rows)
+        trials = [Trial(t[0], tuple(t[1]), *t[2:]) for t in numbers["trials"]]
+        return cls(model, parts["stay"], parts["away"], trials, numbers["n_choices"])
 
 
 def fit_choices(
@@ -121,6 +152,37 @@ def fit_choices(
         basis=basis if "place" in stay else None,
     )
     return ChoiceFit(model, fits["stay"], fits["away"], trials, len(choices.entities))
+
+
+def check_family(family: Any) -> None:
+    """Raise ValueError unless this is the name of a family, or terms of both parts."""
+    names = ", ".join(repr(name) for name in ("auto", *FAMILIES))
+    wrong = f"family must be one of {names}, or two lists of terms, got {family!r}."
+    if isinstance(family, str):
+        if family != "auto" and family not in FAMILIES:
+            raise ValueError(wrong)
+        return
+    try:
+        stay, away = (tuple(part) for part in family)
+    except (TypeError, ValueError):
+        raise ValueError(wrong) from None
+    for terms, known, part in ((stay, STAY, "stay"), (away, AWAY, "away")):
+        for term in terms:
+            if term not in known:
+                raise ValueError(f"There is no {part} term {term!r}; there are {list(known)}.")
+
+
+def check_covariates(covariates: Any, n: int) -> FloatArray:
+    """Return covariates as numbers, one row per entity."""
+    Z = np.asarray(covariates)
+    Z = Z[:, None] if Z.ndim == 1 else Z
+    if Z.ndim != 2 or len(Z) != n:
+        raise ValueError(f"covariates must have one row for each of {n} entities, got {Z.shape}.")
+    if Z.dtype.kind not in "fiub":
+        raise ValueError("covariates must be numbers; code categories as columns of 0 and 1.")
+    Z = Z.astype(np.float64)
+    check_finite(Z, "covariates")
+    return Z
 
 
 def _flat(family: Any) -> tuple[str, ...]:

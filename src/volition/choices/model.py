@@ -7,6 +7,7 @@ most one number per entity and centre or per pair of centres, so nothing of size
 
 from __future__ import annotations
 
+import copy
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -183,6 +184,50 @@ class ChoiceAutonomy(Autonomy):
             "share": self.share,
         }
         return ChoiceAutonomy(self.stay, self.away, **(kept | changes))
+
+    def with_coefficients(self, stay: dict[str, Any], away: dict[str, Any]) -> ChoiceAutonomy:
+        """Return the model with other coefficients of the same terms, tensors for gradients."""
+        other = copy.copy(self)
+        other.stay, other.away = stay, away
+        return other
+
+    def state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """Return numbers and arrays to be saved; covariates belong to the entities."""
+        numbers: dict[str, Any] = {
+            "terms": [list(self.stay), list(self.away)],
+            "cost_unit": self.cost_unit,
+            "n_clusters": self.n_clusters,
+            "share": self.share,
+            "width": None if self.basis is None else self.basis.width,
+        }
+        arrays = {f"stay.{name}": value for name, value in self.stay.items()}
+        arrays |= {f"away.{name}": value for name, value in self.away.items()}
+        if self.basis is not None:
+            arrays |= {f"basis.{name}": getattr(self.basis, name) for name in Basis._fields[:3]}
+        return numbers, arrays
+
+    @classmethod
+    def from_state(
+        cls, numbers: dict[str, Any], arrays: dict[str, np.ndarray], covariates: Any = None
+    ) -> ChoiceAutonomy:
+        """Return the model that `state` describes."""
+        basis = None
+        if numbers["width"] is not None:
+            origin, scale, places = (arrays[f"basis.{name}"] for name in Basis._fields[:3])
+            basis = Basis(origin, scale, places, numbers["width"])
+        stay, away = (
+            {name: arrays[f"{part}.{name}"] for name in terms}
+            for part, terms in zip(("stay", "away"), numbers["terms"], strict=True)
+        )
+        return cls(
+            stay,
+            away,
+            cost_unit=numbers["cost_unit"],
+            n_clusters=numbers["n_clusters"],
+            covariates=covariates,
+            basis=basis,
+            share=numbers["share"],
+        )
 
     def shared(self, Y: Tensor, cost: Cost) -> Tensor:
         obey = identity(len(Y), Y.dtype, Y.device)

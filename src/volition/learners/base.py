@@ -53,6 +53,9 @@ class Learner(ClusterMixin, BaseEstimator):
     #: whether costs alone are not enough
     needs_realized = False
 
+    #: whether a change in the shares of realised clusters is a change of behaviour
+    _watches_choices = True
+
     #: whether what `start` sets up is about to be replaced by a saved state
     _restoring = False
 
@@ -521,7 +524,7 @@ class Learner(ClusterMixin, BaseEstimator):
         seen = None if realized is None else realized[good]
         self._monitor.add_costs(cost[good], 1 / asked.propensity[good], asked.entities[good], seen)
         change = None
-        if realized is not None:
+        if realized is not None and self._watches_choices:
             blind = asked.explored > 0
             change = self._monitor.add_choices(
                 asked.prescribed[blind], realized[blind], (self.n_interactions_, self.n_answers_)

@@ -1,0 +1,152 @@
+"""What a fitted choice model says, in words and numbers that people know, with 95 % intervals."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import expit
+from scipy.stats import norm
+
+from volition.choices.data import Choices, make_decisions, make_scene
+from volition.choices.fit import ChoiceFit
+from volition.choices.logit import log_probabilities
+from volition.costs import Cost
+from volition.validation import FloatArray
+
+
+class Parameter(NamedTuple):
+    """A number of the model, and its interval."""
+
+    name: str
+    value: float
+    low: float
+    high: float
+
+
+class CalibrationBin(NamedTuple):
+    """Choices that were predicted with about the same probability, and how many came true."""
+
+    part: str
+    predicted: float
+    observed: float
+    low: float
+    high: float
+    n: int
+
+
+def parameters(fit: ChoiceFit, level: float = 0.95) -> list[Parameter]:
+    """Return kappa, zeta/T, gamma/T, gamma and T as far as the model has them.
+
+    The unit of zeta is free (only zeta/T and gamma/T can be seen); gamma and T are for zeta = 1.
+
+    Parameters
+    ----------
+    fit : ChoiceFit
+    level : float, default=0.95
+        Of the intervals.
+
+    Examples
+    --------
+    See ``docs/from-a-log.md``.
+    """
+    z = float(norm.ppf(0.5 + level / 2))
+    found = []
+    if fit.stay.terms == ("constant",):
+        log_odds, error = fit.stay.coefficients[0], math.sqrt(fit.stay.covariance[0, 0])
+        kappa = (float(expit(-(log_odds + shift * error))) for shift in (0.0, z, -z))
+        found.append(Parameter("kappa", *kappa))
+    away, unit = fit.away, fit.model.cost_unit
+    slopes = {}
+    for term, name in (("pair", "zeta / T"), ("entity", "gamma / T")):
+        if term in away.places:
+            at = away.places[term].start
+            value, error = -away.coefficients[at] / unit, math.sqrt(away.covariance[at, at]) / unit
+            slopes[term] = (value, error, at)
+            found.append(Parameter(name, value, value - z * error, value + z * error))
+    if "pair" in slopes:
+        value, error, at = slopes["pair"]
+        if value > 0:
+            low, high = 1 / (value + z * error), value - z * error
+            found.append(Parameter("T", 1 / value, low, 1 / high if high > 0 else math.inf))
+    if len(slopes) == 2:
+        a, c = slopes["pair"], slopes["entity"]
+        both = float(away.covariance[a[2], c[2]]) / unit**2
+        low, high = _quotient(c[0], a[0], c[1] ** 2, a[1] ** 2, both, z)
+        found.append(Parameter("gamma", c[0] / a[0] if a[0] else math.nan, low, high))
+    return found
+
+
+def _quotient(
+    top: float, bottom: float, var_top: float, var_bottom: float, both: float, z: float
+) -> tuple[float, float]:
+    """Return Fieller's interval of a quotient; all numbers where the bottom may be nought."""
+    a = bottom**2 - z**2 * var_bottom
+    b = top * bottom - z**2 * both
+    c = top**2 - z**2 * var_top
+    if a <= 0:
+        return -math.inf, math.inf
+    root = math.sqrt(max(b**2 - a * c, 0.0))
+    return (b - root) / a, (b + root) / a
+
+
+def coefficients(fit: ChoiceFit, level: float = 0.95) -> list[Parameter]:
+    """Return every coefficient of both parts, in units of the data's own cost."""
+    z = float(norm.ppf(0.5 + level / 2))
+    rows = []
+    for name, part in (("stay", fit.stay), ("away", fit.away)):
+        errors = np.sqrt(np.maximum(np.diag(part.covariance), 0))
+        for term, where in part.places.items():
+            for number, at in enumerate(range(where.start, where.stop)):
+                value, half = float(part.coefficients[at]), z * float(errors[at])
+                several = f"[{number}]" if where.stop - where.start > 1 else ""
+                label = f"{name}: {term}{several}"
+                rows.append(Parameter(label, value, value - half, value + half))
+    return rows
+
+
+def calibration(
+    fit: ChoiceFit, X: FloatArray, choices: Choices, cost: Cost, n_bins: int = 10
+) -> list[CalibrationBin]:
+    """Return how often predicted choices came true, for obeying and for each way to override.
+
+    Parameters
+    ----------
+    fit : ChoiceFit
+    X : array of shape (n, d)
+    choices : Choices
+        Best those that the model was not fitted to.
+    cost : Cost
+    n_bins : int
+        Bins of equal numbers of predictions.
+    """
+    model = fit.model
+    covariates = np.zeros((len(X), 0)) if model.covariates is None else model.covariates
+    scene = make_scene(X, choices, cost, model.cost_unit, covariates, model.basis)
+    bins = []
+    for name, part in (("stay", fit.stay), ("away", fit.away)):
+        decisions, _, _ = make_decisions(name, part.terms, scene, choices.realized)
+        if len(decisions.chosen) == 0 or (name == "away" and choices.n_clusters < 3):
+            continue
+        p = np.exp(log_probabilities(decisions, part.coefficients))
+        came = np.zeros(p.shape, dtype=bool)
+        came[np.arange(len(p)), decisions.chosen] = True
+        if name == "stay":
+            p, came = p[:, 0], came[:, 0]
+        else:
+            p, came = p[decisions.open], came[decisions.open]
+        order = np.argsort(p, kind="stable")
+        for rows in np.array_split(order, min(n_bins, len(order))):
+            # Predictions that are all the same make one bin.
+            n, k = len(rows), int(came[rows].sum())
+            low, high = _wilson(k, n)
+            bins.append(CalibrationBin(name, float(p[rows].mean()), k / n, low, high, n))
+    return bins
+
+
+def _wilson(k: int, n: int, z: float = 1.96) -> tuple[float, float]:
+    share, spread = k / n, z * z / n
+    middle = (share + spread / 2) / (1 + spread)
+    half = z * math.sqrt(share * (1 - share) / n + spread / (4 * n)) / (1 + spread)
+    return max(0.0, middle - half), min(1.0, middle + half)

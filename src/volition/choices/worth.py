@@ -1,0 +1,323 @@
+"""What is it worth? Expected distortion of any centres and prescriptions, with error bars.
+
+Three estimates stand side by side. *Direct*: what the fitted model expects. *Weighted*: the costs
+that logged choices would have had, each weighted by how much likelier the new prescriptions (and,
+where centres move, the model) make it. *Doubly robust*: the direct estimate corrected by the
+weighted mistakes of the model; right if either the model or the weights are.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from scipy.stats import norm
+
+from volition.choices.data import Choices
+from volition.choices.fit import ChoiceFit
+from volition.choices.ranked import ranks
+from volition.problem import Problem
+from volition.validation import FloatArray
+
+#: weights are cut here, as a multiple of their mean, so that no single row decides
+LARGEST = 50.0
+#: rows of a log that are looked at together
+ROWS = 16_384
+
+
+class Interval(NamedTuple):
+    """An estimate and its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+    @classmethod
+    def around(cls, value: float, error: float, level: float = 0.95) -> Interval:
+        """Return the normal interval."""
+        half = float(norm.ppf(0.5 + level / 2)) * error
+        return cls(value, value - half, value + half)
+
+
+class Direct(NamedTuple):
+    """An expected distortion, and how it changes with the coefficients of the model."""
+
+    value: float
+    gradient: FloatArray  # of stay and away coefficients, one after the other
+
+    def minus(self, other: Direct) -> Direct:
+        """Return the difference."""
+        return Direct(self.value - other.value, self.gradient - other.gradient)
+
+    def interval(self, fit: ChoiceFit, level: float = 0.95) -> Interval:
+        """Return the value with what is not known of the coefficients (delta method)."""
+        split = len(fit.stay.coefficients)
+        g, h = self.gradient[:split], self.gradient[split:]
+        variance = float(g @ fit.stay.covariance @ g + h @ fit.away.covariance @ h)
+        return Interval.around(self.value, math.sqrt(max(variance, 0.0)), level)
+
+
+def direct(
+    fit: ChoiceFit, X: Any, cost: Any, weight: Any, centers: FloatArray, policy: Any
+) -> Direct:
+    """Return what the model expects of these centres and prescriptions.
+
+    Parameters
+    ----------
+    fit : ChoiceFit
+    X : array of shape (n, d)
+    cost : Cost
+    weight : array of shape (n,) or None
+    centers : array of shape (K, d)
+    policy : array of shape (n,) or (n, K)
+        Prescriptions, or their probabilities.
+    """
+    theta = torch.tensor(
+        np.concatenate([fit.stay.coefficients, fit.away.coefficients]), requires_grad=True
+    )
+    split = len(fit.stay.coefficients)
+    stay = {term: theta[:split][where] for term, where in fit.stay.places.items()}
+    away = {term: theta[split:][where] for term, where in fit.away.places.items()}
+    model = fit.model.with_coefficients(stay, away)
+    problem = Problem(
+        np.asarray(X, dtype=np.float64), sample_weight=weight, cost=cost, autonomy=model
+    )
+    y = problem.centers(centers) - problem.origin
+    pi, rho = torch.from_numpy(as_policy(policy, len(y))), torch.from_numpy(problem.weight)
+    total, gradient = 0.0, np.zeros(len(theta))
+    for lo in range(0, problem.n, ROWS):
+        rows = slice(lo, min(lo + ROWS, problem.n))
+        chunk, transition = problem.chunk(rows, 0, y)
+        expected = (pi[rows] * transition.expected(chunk.D)).sum(1)
+        part = (rho[rows] * expected).sum()
+        total += float(part.detach())
+        if part.requires_grad:
+            gradient += torch.autograd.grad(part, theta)[0].numpy()
+    return Direct(total, gradient)
+
+
+def as_policy(policy: Any, K: int) -> FloatArray:
+    """Return probabilities (n, K) from them or from labels."""
+    policy = np.asarray(policy)
+    if policy.ndim == 1:
+        return np.eye(K)[policy]
+    return policy.astype(np.float64)
+
+
+class OffPolicy(NamedTuple):
+    """Estimates from logged choices."""
+
+    weighted: Interval
+    robust: Interval
+    effective_rows: float
+
+
+def off_policy(
+    fit: ChoiceFit,
+    X: FloatArray,
+    cost: Any,
+    weight: FloatArray | None,
+    choices: Choices,
+    propensity: FloatArray,
+    centers: FloatArray,
+    policy: Any,
+    level: float = 0.95,
+) -> OffPolicy:
+    """Return the weighted and the doubly robust estimate of centres and prescriptions.
+
+    Parameters
+    ----------
+    fit, X, cost, weight, centers, policy
+        As in `direct`.
+    choices : Choices
+        The log.
+    propensity : array of shape (m,)
+        Probability with which each logged prescription was made.
+    level : float
+        Of the intervals.
+    """
+    i, j, k = choices.entities, choices.prescribed, choices.realized
+    rho = np.full(len(X), 1 / len(X)) if weight is None else weight / weight.sum()
+    seen = np.bincount(i, minlength=len(X))
+    pi = as_policy(policy, len(centers))
+    kept = pi[i, j] > 0
+    # Entities count by their weight, however often they were logged.
+    w = pi[i, j] / propensity * rho[i] / seen[i]
+    moved = [not np.array_equal(Y, centers) for Y in choices.layouts]
+    if any(moved):
+        w = w * _ratio(fit, X, cost, choices, centers, kept)
+    problem = Problem(X, sample_weight=weight, cost=cost, autonomy=fit.model)
+    expected = problem.expected_costs(centers)
+    with torch.no_grad():
+        y = torch.from_numpy(np.asarray(centers, dtype=np.float64)[k][:, None])
+        realised = cost.each(torch.from_numpy(np.asarray(X, dtype=np.float64)[i]), y)[:, 0].numpy()
+    positive = w[w > 0]
+    if len(positive) == 0:
+        nothing = Interval(math.nan, math.nan, math.nan)
+        return OffPolicy(nothing, nothing, 0.0)
+    w = np.minimum(w, LARGEST * positive.mean())
+    weighted = _ratio_estimate(w, realised, i, 0.0, level)
+    model_value = float(rho @ (pi * expected).sum(1))
+    mistakes = realised - expected[i, j]
+    robust = _ratio_estimate(w, mistakes, i, model_value, level)
+    return OffPolicy(weighted, robust, float(w.sum() ** 2 / (w**2).sum()))
+
+
+def _ratio_estimate(
+    w: FloatArray, value: FloatArray, who: Any, shift: float, level: float
+) -> Interval:
+    """Return the weighted mean, its error from entities that are independent of each other."""
+    mean = float(w @ value / w.sum())
+    left = np.bincount(who, weights=w * (value - mean))
+    error = math.sqrt(float((left**2).sum())) / float(w.sum())
+    return Interval.around(shift + mean, error, level)
+
+
+def _ratio(
+    fit: ChoiceFit, X: FloatArray, cost: Any, choices: Choices, centers: FloatArray, kept: Any
+) -> FloatArray:
+    """Return how much likelier the model holds each logged choice at other centres."""
+    out = np.zeros(len(kept))
+    rows = np.flatnonzero(kept)
+    x = torch.from_numpy(np.asarray(X, dtype=np.float64)[choices.entities[rows]])
+    j, k = torch.from_numpy(choices.prescribed[rows]), choices.realized[rows]
+    Y = torch.from_numpy(np.asarray(centers, dtype=np.float64))
+    who, here = choices.entities[rows], np.arange(len(rows))
+    with torch.no_grad():
+        old = np.empty(len(rows))
+        for number, before in enumerate(torch.from_numpy(choices.layouts)):
+            mine = np.flatnonzero(choices.layout[rows] == number)
+            if len(mine) == 0:
+                continue
+            some = (x[mine], j[mine], before.expand(len(mine), -1, -1))
+            p = fit.model.conditional_each(*some, cost, who[mine]).numpy()
+            old[mine] = p[np.arange(len(mine)), k[mine]]
+        p = fit.model.conditional_each(x, j, Y.expand(len(rows), -1, -1), cost, who).numpy()
+    out[rows] = p[here, k] / np.maximum(old, 1e-12)
+    return out
+
+
+class Worth(NamedTuple):
+    """What some centres and prescriptions cost per entity, and save against today's."""
+
+    name: str
+    direct: Interval
+    weighted: Interval
+    robust: Interval
+    effective_rows: float
+    saving: Interval
+
+
+def compare(
+    fit: ChoiceFit,
+    X: FloatArray,
+    cost: Any,
+    weight: FloatArray | None,
+    choices: Choices,
+    propensity: FloatArray,
+    options: dict[str, tuple[FloatArray, Any]],
+) -> list[Worth]:
+    """Return all estimates for centres and prescriptions, the first of which are today's.
+
+    Parameters
+    ----------
+    fit, X, cost, weight, choices, propensity
+        As in `off_policy`.
+    options : dict of name to (centers, policy)
+        What is compared.
+
+    Returns
+    -------
+    list of Worth
+    """
+    rows, today = [], None
+    for name, (centers, policy) in options.items():
+        here = direct(fit, X, cost, weight, centers, policy)
+        today = here if today is None else today
+        logged = off_policy(fit, X, cost, weight, choices, propensity, centers, policy)
+        saving = today.minus(here).interval(fit)
+        rows.append(Worth(name, here.interval(fit), *logged, saving))
+    return rows
+
+
+class Reach(NamedTuple):
+    """How far a decision goes beyond what the log shows."""
+
+    n_layouts: int
+    farthest_move: float  # of a centre, as a share of the mean distance between centres
+    outside: float  # share of prescriptions whose costs to some centre are beyond the logged ones
+
+    def __str__(self) -> str:
+        if self.n_layouts == 1:
+            seen = (
+                "The centres never moved in this log: how choices change when they do is "
+                "concluded from differences between centres and entities, not seen."
+            )
+        else:
+            seen = f"The log has {self.n_layouts} sets of centres."
+        return (
+            f"{seen} The farthest centre moves by {100 * self.farthest_move:.0f} % of the usual "
+            f"distance between centres; {100 * self.outside:.1f} % of the new prescriptions lie "
+            "outside the costs that were logged."
+        )
+
+
+def reach(X: FloatArray, choices: Choices, cost: Any, centers: FloatArray, labels: Any) -> Reach:
+    """Return how far centres and prescriptions go beyond the log."""
+    last = torch.from_numpy(choices.layouts[-1])
+    Y = torch.from_numpy(np.asarray(centers, dtype=np.float64))
+    x = torch.from_numpy(np.asarray(X, dtype=np.float64))
+    between = cost.pairwise(last, last)
+    usual = float(between.sum()) / max(1, len(last) * (len(last) - 1))
+    moved = float(cost.pairwise(Y, last).diagonal().max())
+    if cost.mean_is_optimal:  # costs are squares of lengths
+        moved, usual = math.sqrt(moved), math.sqrt(usual)
+    j, far = choices.prescribed, 0.0
+    for number, before in enumerate(torch.from_numpy(choices.layouts)):
+        rows = np.flatnonzero(choices.layout == number)
+        if len(rows):
+            D = cost.pairwise(x[choices.entities[rows]], before)
+            far = max(far, float(D[torch.arange(len(rows)), torch.from_numpy(j[rows])].max()))
+    D = cost.pairwise(x, Y)[torch.arange(len(x)), torch.as_tensor(labels)]
+    return Reach(
+        len(choices.layouts), moved / usual if usual else 0.0, float((far < D).double().mean())
+    )
+
+
+def logged_policy(X: FloatArray, choices: Choices, cost: Any) -> FloatArray:
+    """Return the probabilities with which prescriptions were made, as far as distance says, (n, K).
+
+    See `propensities`; for the last set of centres.
+    """
+    share = _share_of_ranks(X, choices, cost)[1]
+    D = cost.pairwise(
+        torch.from_numpy(np.asarray(X, dtype=np.float64)), torch.from_numpy(choices.layouts[-1])
+    )
+    policy: FloatArray = share[ranks(D).numpy()]
+    return policy
+
+
+def propensities(X: FloatArray, choices: Choices, cost: Any) -> FloatArray:
+    """Return how likely each logged prescription was, judging by how near its centre is.
+
+    The share of prescriptions that went to the nearest centre, the second nearest and so on is
+    counted over the whole log: right for logs in which prescriptions depend on distance alone.
+    """
+    rank, share = _share_of_ranks(X, choices, cost)
+    return share[rank]
+
+
+def _share_of_ranks(X: FloatArray, choices: Choices, cost: Any) -> tuple[Any, FloatArray]:
+    """Return the rank of each prescribed centre, and how often each rank is prescribed."""
+    K = choices.n_clusters
+    rank = np.empty(len(choices.entities), dtype=np.int64)
+    for number, Y in enumerate(torch.from_numpy(choices.layouts)):
+        rows = np.flatnonzero(choices.layout == number)
+        D = cost.pairwise(torch.from_numpy(np.asarray(X, dtype=np.float64)), Y)
+        order = ranks(D).numpy()
+        rank[rows] = order[choices.entities[rows], choices.prescribed[rows]]
+    # Nothing is impossible: as if each rank had been prescribed once in K times more.
+    share = (np.bincount(rank, minlength=K) + 1 / K) / (len(rank) + 1)
+    return rank, share

@@ -1,0 +1,479 @@
+"""`ChoiceClustering`: learn from the clusters that entities realise, asked or logged."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+from scipy.spatial.distance import cdist
+
+from volition.choices import (
+    ChoiceFit,
+    Choices,
+    check_covariates,
+    check_family,
+    fit_choices,
+)
+from volition.choices.worth import Reach, Worth, compare, logged_policy, propensities, reach
+from volition.learners.ledger import Asked
+from volition.learners.monitor import Change
+from volition.learners.staged import FIRST_STAGE, MOST_STAGED, StagedLearner
+from volition.population import IntArray, LoggedPopulation, Population
+from volition.portfolio import Search
+from volition.problem import Problem
+from volition.validation import FloatArray, check_integer, check_scalar
+
+#: questions at a time
+BATCH = 512
+#: share of a small budget that goes into the first stage
+FIRST_SHARE = 0.4
+#: beta that means a hard policy, times the cost of a single centre
+HARD = 1e4
+
+
+class ChoiceClustering(StagedLearner):
+    """Learn how entities choose, and place centres by what was learned.
+
+    Choices at past centres stay useful after the centres move, because the model says how choices
+    depend on them. A few thousand answers usually suffice.
+
+    Parameters
+    ----------
+    n_clusters : int, default=8
+        Number of centres.
+    metric : str, Cost or callable, default="sqeuclidean"
+        Cost of being served.
+    family : {"auto", "distance"} or (stay terms, away terms), default="auto"
+        What choices may depend on; see `volition.choices.fit_choices`. By default terms are added
+        as long as choices that were held out become clearly likelier.
+    n_interactions : int or "auto", default="auto"
+        Questions that a fit may ask. By default until the centres no longer improve by more than
+        ``tol``, at most 100,000.
+    tol : float, default=0.001
+        See there.
+    exploration : float, default=0.3
+        Share of prescriptions drawn blindly while learning.
+    random_state : int, Generator or None
+        Seed.
+
+    Attributes
+    ----------
+    cluster_centers_ : ndarray of shape (K, d)
+    labels_ : ndarray of shape (n,)
+        Best prescription for each entity, -1 for those that left.
+    distortion_ : float
+        As the model sees it. See `distortion_estimate` for one from answers alone.
+    model_ : ChoiceAutonomy or None
+        What was learned, as an autonomy model: usable wherever one is.
+    fit_ : ChoiceFit or None
+        The same with covariances, and all models that were tried.
+    n_interactions_, n_answers_, n_repeated_ : int
+    history_ : list of dict
+    stop_reason_ : str
+    interrupted_ : bool
+        As in `TabularClustering`.
+
+    Examples
+    --------
+    >>> from volition import ChoiceClustering, DistanceAutonomy, SimulatedPopulation
+    >>> from volition.datasets import load_four_groups
+    >>> X = load_four_groups().data
+    >>> people = SimulatedPopulation(X, DistanceAutonomy(0.3, temperature=0.01), random_state=0)
+    >>> model = ChoiceClustering(4, n_interactions=2000, random_state=0).fit(X, population=people)
+    >>> model.model_
+    ChoiceAutonomy(stay=['constant'], away=['pair'])
+    """
+
+    needs_realized = True
+
+    def __init__(
+        self,
+        n_clusters: int = 8,
+        *,
+        metric: Any = "sqeuclidean",
+        family: Any = "auto",
+        n_interactions: int | str = "auto",
+        tol: float = 1e-3,
+        exploration: float = 0.3,
+        random_state: Any = None,
+    ) -> None:
+        self.n_clusters = n_clusters
+        self.metric = metric
+        self.family = family
+        self.n_interactions = n_interactions
+        self.tol = tol
+        self.exploration = exploration
+        self.random_state = random_state
+
+    # -- beginning --------------------------------------------------------------------------------
+
+    def start(self, X: Any, sample_weight: Any = None, covariates: Any = None) -> ChoiceClustering:
+        """Begin with these entities and no knowledge; needed before the first `ask`.
+
+        Parameters
+        ----------
+        X : array of shape (n, d)
+            Entities.
+        sample_weight : array of shape (n,), optional
+            Relative weights.
+        covariates : array of shape (n, c), optional
+            What else is known of entities and may matter for their choices.
+
+        Returns
+        -------
+        self
+        """
+        self._covariates = None if covariates is None else check_covariates(covariates, len(X))
+        super().start(X, sample_weight)
+        return self
+
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        population: Population,
+        covariates: Any = None,
+        **params: Any,
+    ) -> ChoiceClustering:
+        """Ask, be answered, learn, until enough is known; see `Learner.fit`.
+
+        Parameters
+        ----------
+        X : array of shape (n, d)
+            Entities, numbered as the population numbers them.
+        y : ignored
+            Present by convention.
+        population : Population
+            Whoever answers; it must reveal the realised clusters.
+        covariates : array of shape (n, c), optional
+            What else is known of entities and may matter for their choices.
+        **params
+            As in `Learner.fit`: ``sample_weight``, ``checkpoint``, ``resume``, ``on_batch``.
+
+        Returns
+        -------
+        self
+        """
+        self._next_covariates = covariates
+        try:
+            super().fit(X, population=population, **params)
+        finally:
+            self._next_covariates = None
+        return self
+
+    def _begin(self) -> None:
+        check_scalar(self.tol, "tol", 0)
+        check_family(self.family)
+        if self.n_interactions != "auto":
+            check_integer(self.n_interactions, "n_interactions", 1, " or 'auto'")
+        given = getattr(self, "_next_covariates", None)
+        if given is not None:
+            self._covariates = check_covariates(given, len(self._X))
+        self._begin_stages()
+        self.beta_ = HARD / self._cost_unit
+        none = np.zeros(0, dtype=np.int64)
+        self._rows: dict[str, IntArray] = dict.fromkeys(
+            ("entities", "prescribed", "realized", "layout"), none
+        )
+        self._layouts: list[FloatArray] = []
+        self._numbers: dict[bytes, int] = {}
+        self.fit_: ChoiceFit | None = None
+        self._relabel()
+
+    def _admit(self, first: int) -> None:
+        if self._covariates is not None:
+            raise ValueError(
+                "Entities cannot be added to a learner with covariates; start a new one with all."
+            )
+        super()._admit(first)
+
+    # -- asking and learning ----------------------------------------------------------------------
+
+    @property
+    def _budget(self) -> int | None:
+        return None if self.n_interactions == "auto" else int(self.n_interactions)
+
+    @property
+    def _goal(self) -> int:
+        """Answers that the present stage waits for."""
+        goal = FIRST_STAGE * 2**self._stage
+        if self._budget is not None and self._stage == 0:
+            goal = min(goal, max(1, int(FIRST_SHARE * self._budget)))
+        return goal
+
+    def _batch(self) -> int:
+        return min(BATCH, max(64, self._goal - self._told))
+
+    @property
+    def _watches_choices(self) -> bool:  # type: ignore[override]
+        # While centres are tried out, shares of clusters change with them.
+        return self._finished is not None
+
+    def _learn(
+        self, asked: Asked, realized: IntArray | None, cost: FloatArray, centers: FloatArray
+    ) -> None:
+        assert realized is not None
+        m = len(cost)
+        Y = np.ascontiguousarray(np.broadcast_to(centers, (m, *self.cluster_centers_.shape)))
+        new = np.concatenate([[True], (Y[1:] != Y[:-1]).any((1, 2))])
+        numbers = np.empty(m, dtype=np.int64)
+        for row in np.flatnonzero(new):
+            numbers[row] = self._number_of(Y[row])
+        numbers = numbers[np.flatnonzero(new)][np.cumsum(new) - 1]
+        added = (asked.entities, asked.prescribed, realized, numbers)
+        self._rows = {
+            name: np.concatenate([old, more])
+            for (name, old), more in zip(self._rows.items(), added, strict=True)
+        }
+        self._told += m
+        while self._told >= self._goal:
+            self._advance()
+
+    def _number_of(self, Y: FloatArray) -> int:
+        key = Y.tobytes()
+        if key not in self._numbers:
+            self._numbers[key] = len(self._layouts)
+            self._layouts.append(Y.copy())
+        return self._numbers[key]
+
+    @property
+    def choices_(self) -> Choices:
+        """All choices that were observed."""
+        return Choices(**self._rows, layouts=np.array(self._layouts))
+
+    def _advance(self) -> None:
+        self._told -= self._goal
+        self._explore()
+        self._stage += 1
+        if self._finished is not None:
+            self._monitor.forget_choices()
+        self._relabel()
+
+    def _fit_model(self) -> None:
+        self.fit_ = fit_choices(
+            self._X,
+            self.choices_,
+            self._cost,
+            self._cost_unit,
+            covariates=self._covariates,
+            family=self.family,
+            random_state=int(self._rng.integers(2**31)),
+        )
+        self.model_ = self.fit_.model
+
+    def _behaviour_changed(self, change: Change) -> None:
+        """Begin anew at the present centres: what was chosen before no longer tells."""
+        self._rows = {name: rows[:0] for name, rows in self._rows.items()}
+        self._layouts, self._numbers = [], {}
+        self._stage, self._told, self._finished = 0, 0, None
+
+    def _enough(self) -> str | None:
+        if self._finished is not None:
+            return self._finished
+        limit = self._limit()
+        return f"n_interactions={limit} reached" if self.n_interactions_ >= limit else None
+
+    def _limit_is_default(self) -> bool:
+        return self.n_interactions == "auto"
+
+    def _limit(self) -> int:
+        return MOST_STAGED if self._budget is None else self._budget
+
+    def _conclude(self, thoroughly: bool) -> None:
+        if thoroughly and self._told and self._finished is None and len(self._rows["entities"]):
+            self._stage = max(1, self._stage) if self.fit_ is not None else self._stage
+            self._explore()
+        self._relabel()
+
+    # -- from a log -------------------------------------------------------------------------------
+
+    def fit_log(
+        self,
+        X: Any,
+        log: Any,
+        centers: Any,
+        *,
+        sample_weight: Any = None,
+        covariates: Any = None,
+        entity_ids: Any = None,
+    ) -> ChoiceClustering:
+        """Learn from choices that were recorded, and place the centres anew.
+
+        Parameters
+        ----------
+        X : array of shape (n, d)
+            Entities.
+        log : DataFrame or mapping of column name to values
+            ``entity``, ``prescribed``, ``realized``; optionally ``cost``, ``timestamp``, and
+            ``layout``, the number of the set of centres.
+        centers : array of shape (K, d) or (L, K, d)
+            Centres while the log was recorded, or L sets of them.
+        sample_weight, covariates : array, optional
+            As in `fit`.
+        entity_ids : sequence, optional
+            How the log names the rows of X. Default: their numbers.
+
+        Returns
+        -------
+        self
+        """
+        self.start(X, sample_weight, covariates)
+        choices = read_log(self._X, log, centers, self.metric, entity_ids)
+        if choices.n_clusters != self.n_clusters:
+            raise ValueError(
+                f"n_clusters={self.n_clusters}, but the log was recorded with "
+                f"{choices.n_clusters} centres."
+            )
+        self._rows = {name: getattr(choices, name) for name in self._rows}
+        self._layouts = list(choices.layouts)
+        self._numbers = {Y.tobytes(): n for n, Y in enumerate(self._layouts)}
+        self.n_interactions_ = self.n_answers_ = len(choices.entities)
+        self.cluster_centers_ = np.array(choices.layouts[-1], dtype=np.float64)
+        self._stage = 1
+        with self._few_threads():
+            self._explore()
+        self._finished = self.stop_reason_ = "the log is at its end"
+        self.interrupted_, self._concluded = False, True
+        self._relabel()
+        self._note()
+        return self
+
+    def worth(
+        self, options: dict[str, tuple[Any, Any]] | None = None, propensity: Any = None
+    ) -> list[Worth]:
+        """Return what centres and prescriptions cost and save, with 95 % intervals.
+
+        Three estimates from the log stand side by side: direct, weighted, doubly robust; see
+        ``volition.choices.worth``.
+
+        Parameters
+        ----------
+        options : dict of name to (centers, prescriptions), optional
+            What to compare with today's. Default: today's centres with the best prescriptions,
+            centres and prescriptions that ignore autonomy, and the recommended ones.
+        propensity : array of shape (m,), optional
+            Probability of each logged prescription. Default: judged by how often the nearest
+            centre is prescribed, the second nearest, and so on.
+
+        Returns
+        -------
+        list of Worth
+            The first is today's: the last centres in the log, prescribed as in the log.
+        """
+        self._check_started()
+        if self.fit_ is None:
+            raise ValueError("Nothing was learned yet: fit first.")
+        if options is None:
+            options = self._usual_options()
+        choices, weight = self.choices_, self._weight
+        if propensity is None:
+            propensity = propensities(self._X, choices, self._cost)
+        today = choices.layouts[-1], logged_policy(self._X, choices, self._cost)
+        return compare(
+            self.fit_, self._X, self._cost, weight, choices, propensity, {"today": today, **options}
+        )
+
+    def _usual_options(self) -> dict[str, tuple[Any, Any]]:
+        today = self.choices_.layouts[-1]
+        obeying = Problem(self._X, cost=self._cost, sample_weight=self._weight)
+        seed = np.random.RandomState(0)
+        ignored = Search(obeying, self.n_clusters, random_state=seed).run().centers
+        # Numbered as today's are: where clusters have roles, that matters.
+        ignored = ignored[linear_sum_assignment(cdist(today, ignored))[1]]
+        best = Problem(self._X, cost=self._cost, autonomy=self.model_).labels(today)
+        return {
+            "today's centres, best prescriptions": (today, best),
+            "autonomy ignored": (ignored, obeying.labels(ignored)),
+            "recommended": (self.cluster_centers_, self.labels_),
+        }
+
+    def reach(self) -> Reach:
+        """Return how far the centres and prescriptions go beyond what was observed."""
+        self._check_started()
+        return reach(self._X, self.choices_, self._cost, self.cluster_centers_, self.labels_)
+
+    # -- interruption -----------------------------------------------------------------------------
+
+    def _state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        names = ("stage", "told", "left", "exact", "finished", "range", "scale", "cost_unit")
+        numbers: dict[str, Any] = {name: getattr(self, f"_{name}") for name in names}
+        shape = (0, *self.cluster_centers_.shape)
+        arrays = {
+            **self._rows,
+            "layouts": np.array(self._layouts) if self._layouts else np.zeros(shape),
+            "shown": self._shown,
+        }
+        if self._covariates is not None:
+            arrays["covariates"] = self._covariates
+        numbers["family"] = self.family if isinstance(self.family, str) else list(self.family)
+        numbers["fit"] = None
+        if self.fit_ is not None:
+            numbers["fit"], fitted = self.fit_.state()
+            arrays |= {f"fit.{name}": value for name, value in fitted.items()}
+        return numbers, arrays
+
+    def _accept(self, numbers: dict[str, Any]) -> None:
+        family = self.family if isinstance(self.family, str) else [list(f) for f in self.family]
+        if numbers["family"] != family:
+            raise ValueError("The file was made with another family of choice models.")
+
+    def _restore(self, numbers: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+        for name in ("stage", "told", "left", "exact", "finished", "range", "scale", "cost_unit"):
+            setattr(self, f"_{name}", numbers[name])
+        self._covariates = arrays.get("covariates")
+        self._rows = {name: arrays[name] for name in self._rows}
+        self._layouts = list(arrays["layouts"])
+        self._numbers = {Y.tobytes(): n for n, Y in enumerate(self._layouts)}
+        self._shown = arrays["shown"]
+        if numbers["fit"] is not None:
+            fitted = {k.removeprefix("fit."): v for k, v in arrays.items() if k.startswith("fit.")}
+            self.fit_ = ChoiceFit.from_state(numbers["fit"], fitted, self._covariates)
+            self.model_ = self.fit_.model
+
+
+def read_log(
+    X: FloatArray, log: Any, centers: Any, metric: Any = "sqeuclidean", entity_ids: Any = None
+) -> Choices:
+    """Return a log's choices, checked as `LoggedPopulation` does.
+
+    Examples
+    --------
+    >>> from volition.learners.choice import read_log
+    >>> import numpy as np
+    >>> log = {"entity": [0, 1], "prescribed": [0, 1], "realized": [0, 0], "layout": [0, 1]}
+    >>> X = np.array([[0.0], [9.0]])
+    >>> read_log(X, log, [[[0.0], [8.0]], [[0.0], [9.0]]]).layout.tolist()
+    [0, 1]
+    """
+    Y = np.asarray(centers, dtype=np.float64)
+    if Y.ndim == 2:
+        people = LoggedPopulation(log, X, Y, entity_ids, metric)
+        none = np.zeros(len(people.entities), dtype=np.int64)
+        return Choices(people.entities, people.prescribed, people.realized, none, Y[None])
+    if Y.ndim != 3:
+        raise ValueError(f"centers must have shape (K, d) or (L, K, d), got {Y.shape}.")
+    columns = {str(name): np.asarray(log[name]) for name in log}
+    if "layout" not in columns:
+        raise ValueError("centers holds several sets, but the log has no column 'layout'.")
+    layout = columns["layout"]
+    bad = np.flatnonzero(~np.isin(layout, np.arange(len(Y))))
+    if len(bad):
+        raise ValueError(
+            f"The log's layout at row {bad[0]} is {layout[bad[0]]}; sets of centres are numbered "
+            f"0 to {len(Y) - 1}."
+        )
+    parts = []
+    for number in range(len(Y)):
+        rows = np.flatnonzero(layout == number)
+        if len(rows):
+            some = {name: values[rows] for name, values in columns.items()}
+            lines = rows.tolist()
+            people = LoggedPopulation(some, X, Y[number], entity_ids, metric, lines=lines)
+            parts.append((rows, people))
+    out = {name: np.empty(len(layout), np.int64) for name in ("entities", "prescribed", "realized")}
+    for rows, people in parts:
+        for name, column in out.items():
+            column[rows] = getattr(people, name)
+    return Choices(**out, layout=layout.astype(np.int64), layouts=Y)
