@@ -17,7 +17,7 @@ from volition.learners import (
     RobbinsMonro,
     TabularClustering,
 )
-from volition.persistence import load_model, save_model
+from volition.persistence import load_autonomy, load_model, save_autonomy, save_model
 from volition.phase import CriticalPoint, critical_beta
 from volition.population import (
     LoggedPopulation,
@@ -52,7 +52,9 @@ __all__ = [
     "TabularClustering",
     "anneal",
     "critical_beta",
+    "load_autonomy",
     "load_model",
+    "save_autonomy",
     "save_model",
     "suggest_n_clusters",
 ]

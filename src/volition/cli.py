@@ -1,4 +1,4 @@
-"""The command line: ``volition demo``, ``fit``, ``phase`` and ``learn``."""
+"""The command line: ``volition demo``, ``fit``, ``phase``, ``learn`` and ``estimate``."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ from rich.table import Table as RichTable
 
 import volition
 from volition.autonomy import Autonomy, DistanceAutonomy, FixedAutonomy, Passive
+from volition.choices import ChoiceAutonomy
+from volition.cli_estimate import estimate
 from volition.cli_learn import learn
 from volition.costs import METRICS, resolve_cost
 from volition.datasets import load_four_groups
 from volition.estimators import AutonomyAwareClustering
 from volition.metrics import distortion
-from volition.persistence import save_model
+from volition.persistence import read_autonomy, save_model
 from volition.problem import Problem
 from volition.suggestion import Persistence, Suggestion, suggest_n_clusters
 from volition.tables import (
@@ -31,6 +33,7 @@ from volition.tables import (
     output_folder,
     read_entities,
     read_matrix,
+    read_table,
     write_csv,
 )
 
@@ -110,8 +113,9 @@ Temperature = Annotated[
 Matrix = Annotated[
     Path | None,
     typer.Option(
-        help="Instead of kappa etc.: CSV without header, K rows of K probabilities; row j says "
-        "where entities go that are prescribed j."
+        help="Instead of kappa etc.: what volition estimate has learned (.safetensors), or a CSV "
+        "without header, K rows of K probabilities; row j says where entities go that are "
+        "prescribed j."
     ),
 ]
 Metric = Annotated[
@@ -153,10 +157,11 @@ def fit(
     obeyed, numbered by position, each entity prescribed its nearest, judged with autonomy.
     """
     check_writable(out)
+    chosen, columns = _autonomy(kappa, gamma, zeta, temperature, autonomy, file, columns)
     table = read_entities(file, columns, weight, id_column, metric)
     model = AutonomyAwareClustering(
         clusters,
-        autonomy=_autonomy(kappa, gamma, zeta, temperature, autonomy),
+        autonomy=chosen,
         metric=metric,
         solver=solver,
         time_budget=time_budget,
@@ -194,8 +199,8 @@ def phase(
     if most < 1:
         raise ValueError(f"--max-clusters must be an integer >= 1, got {most}.")
     check_writable(out)
+    chosen, columns = _autonomy(kappa, gamma, zeta, temperature, autonomy, file, columns)
     table = read_entities(file, columns, weight, None, metric)
-    chosen = _autonomy(kappa, gamma, zeta, temperature, autonomy)
     console = Console(highlight=False, soft_wrap=True, markup=False)
     shown = Console(stderr=True) if not quiet and sys.stderr.isatty() else Console(quiet=True)
     began = perf_counter()
@@ -279,18 +284,28 @@ def _autonomy(
     zeta: float | None,
     temperature: float | None,
     file: Path | None,
-) -> Autonomy:
+    entities: Path,
+    columns: str | None,
+) -> tuple[Autonomy, str | None]:
+    """Return the model of autonomy, and the columns of the entities that it was learned with."""
     shape = {"gamma": gamma, "zeta": zeta, "temperature": temperature}
     given = {name: value for name, value in shape.items() if value is not None}
     if file is not None:
         if kappa is not None or given:
             raise ValueError("Give --autonomy or --kappa (with --gamma, --zeta, ...), not both.")
-        return FixedAutonomy(read_matrix(file))
+        if file.suffix != ".safetensors":
+            return FixedAutonomy(read_matrix(file)), columns
+        model, facts = read_autonomy(file)
+        if columns is None and facts.get("columns"):
+            columns = ",".join(facts["columns"])
+        if facts.get("covariates") and isinstance(model, ChoiceAutonomy):
+            model = model.for_entities(read_table(entities, facts["covariates"]).values)
+        return model, columns
     if kappa is None:
         if given:
             raise ValueError(f"--{next(iter(given))} needs --kappa, the probability to override.")
-        return Passive()
-    return DistanceAutonomy(kappa, **given)
+        return Passive(), columns
+    return DistanceAutonomy(kappa, **given), columns
 
 
 def _run(model: AutonomyAwareClustering, table: Table, out: Path, quiet: bool, source: str) -> None:
@@ -441,6 +456,7 @@ def _print(console: Console, summary: dict[str, Any], out: Path) -> None:
 
 
 app.command()(learn)
+app.command()(estimate)
 
 
 def main() -> None:

@@ -17,6 +17,7 @@ from volition.autonomy import (
     LogitAutonomy,
     Passive,
 )
+from volition.choices import ChoiceAutonomy
 from volition.costs import METRICS, Cost, resolve_cost
 from volition.estimators import AutonomyAwareClustering
 from volition.learners import ADENClustering, ChoiceClustering, Learner, TabularClustering
@@ -25,7 +26,7 @@ from volition.schedules import Critical, Explicit, Geometric
 from volition.solvers import Armijo, FixedPoint, Gradient
 from volition.storage import read_file, write_file
 
-FORMAT, LEARNER = "volition-model", "volition-learner"
+FORMAT, LEARNER, AUTONOMY = "volition-model", "volition-learner", "volition-autonomy"
 _LEARNERS: dict[str, type[Learner]] = {
     cls.__name__: cls for cls in (ADENClustering, ChoiceClustering, TabularClustering)
 }
@@ -165,6 +166,62 @@ def load_model(
     return model
 
 
+def save_autonomy(model: Autonomy, path: Any, **facts: Any) -> Path:
+    """Write an autonomy model to one file, to be used with other entities or solvers.
+
+    Parameters
+    ----------
+    model : DistanceAutonomy, LogitAutonomy, FixedAutonomy, ChoiceAutonomy or Passive
+        Covariates belong to the entities and are not written.
+    path : path
+        Where to write; by custom ending in ``.safetensors``.
+    **facts
+        What else is to be remembered, as JSON can hold it.
+
+    Returns
+    -------
+    Path
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> from volition import DistanceAutonomy, load_autonomy, save_autonomy
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = save_autonomy(DistanceAutonomy(0.2), os.path.join(folder, "a.safetensors"))
+    ...     load_autonomy(file)
+    DistanceAutonomy(kappa=0.2, gamma=0.0, zeta=1.0, temperature=1.0)
+    """
+    if isinstance(model, ChoiceAutonomy) and model.covariates is not None:
+        model = model.for_entities(model.covariates[:0])
+    tensors: dict[str, np.ndarray] = {"none": np.zeros(1)}
+    encoded = _encode(model, "autonomy", tensors)
+    if encoded == {"kind": "function"}:
+        raise ValueError(f"{model!r} is a Python function, which cannot be saved.")
+    return write_file(Path(path), tensors, AUTONOMY, {"autonomy": encoded, "facts": facts})
+
+
+def load_autonomy(path: Any) -> Autonomy:
+    """Read an autonomy model that :func:`save_autonomy` wrote. Nothing in the file is executed.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+
+    Returns
+    -------
+    Autonomy
+    """
+    return read_autonomy(path)[0]
+
+
+def read_autonomy(path: Any) -> tuple[Autonomy, dict[str, Any]]:
+    """Return the model, and the facts that were written with it."""
+    tensors, header = read_file(Path(path), AUTONOMY)
+    model: Autonomy = _decode(header["autonomy"], "autonomy", tensors)
+    return model, header["facts"]
+
+
 def _encode(value: Any, key: str, tensors: dict[str, np.ndarray]) -> Any:
     """Turn a constructor parameter into JSON, putting arrays aside."""
     if value is None or isinstance(value, bool | int | float | str):
@@ -183,6 +240,12 @@ def _encode(value: Any, key: str, tensors: dict[str, np.ndarray]) -> Any:
         return {"kind": "FixedAutonomy", "tensor": key, "labels": value.labels}
     if isinstance(value, Passive):
         return {"kind": "Passive"}
+    if isinstance(value, ChoiceAutonomy):
+        numbers, arrays = value.state()
+        if value.covariates is not None:
+            arrays["covariates"] = value.covariates
+        tensors |= {f"{key}.{name}": array for name, array in arrays.items()}
+        return {"kind": "ChoiceAutonomy", "numbers": numbers, "tensors": list(arrays), "at": key}
     name = type(value).__name__
     if name in _OBJECTS and type(value) is _OBJECTS[name]:
         fields = {f: _encode(v, f"{key}.{f}", tensors) for f, v in vars(value).items()}
@@ -220,6 +283,9 @@ def _decode(value: Any, name: str, tensors: dict[str, np.ndarray], given: Any = 
         return FixedAutonomy(matrix if labels is None else dict(zip(labels, matrix, strict=True)))
     if kind == "Passive":
         return Passive()
+    if kind == "ChoiceAutonomy":
+        arrays = {name: tensors[f"{value['at']}.{name}"] for name in value["tensors"]}
+        return ChoiceAutonomy.from_state(value["numbers"], arrays, arrays.get("covariates"))
     if kind == "array":
         return tensors[value["tensor"]]
     if kind in _OBJECTS:

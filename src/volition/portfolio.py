@@ -94,6 +94,10 @@ class Search:
         The beta whose free energy counts; at infinity that is the distortion.
     n_init : int, default=3
         Rounds of k-means starts; each round has one with K, K/2 and K/3 distinct centres.
+    given : list of arrays of shape (K, d), optional
+        Further starts, tried first.
+    n_improved : int, default=3
+        How many of the best starts are improved by moving centres about, one at a time.
     agreement : int or None
         No further start is tried once so many have led to the best solution; None tries all.
     max_iter, tol : int, float
@@ -125,6 +129,8 @@ class Search:
     random_state: np.random.RandomState
     beta: float = math.inf
     n_init: int = 3
+    given: list[FloatArray] = field(default_factory=list)
+    n_improved: int = BASES
     agreement: int | None = AGREEMENT
     max_iter: int = 300
     tol: float = 1e-6
@@ -148,7 +154,7 @@ class Search:
     @property
     def most_tasks(self) -> int:
         """How many candidates there may be, for progress."""
-        return sum(1 for _ in self._starts(np.random.RandomState(0))) + BASES * ROUNDS
+        return sum(1 for _ in self._starts(np.random.RandomState(0))) + self.n_improved * ROUNDS
 
     def run(self) -> SearchResult:
         """Try everything; keep the best."""
@@ -190,7 +196,7 @@ class Search:
             for one in [] if self._agreed(found) else ranked[1:]:
                 if one.value > apart[-1].value + 1e-4 * abs(apart[-1].value):
                     apart.append(one)
-            for base in apart[:BASES]:
+            for base in apart[: self.n_improved]:
                 improved, stopped = self._reallocate(base)
                 found.append(improved)
                 if stopped is not None:
@@ -230,6 +236,8 @@ class Search:
         self, random_state: np.random.RandomState
     ) -> Iterator[tuple[str, Callable[[], Any]]]:
         seeds = random_state.randint(np.iinfo(np.int32).max, size=self.n_init + 1)
+        for number, Y in enumerate(self.given):
+            yield f"given #{number}", partial(np.array, Y, dtype=np.float64)
         yield "annealed", partial(self._annealed, int(seeds[0]))
         for number, seed in enumerate(seeds[1:].tolist()):
             for share in (1, 2, 3):

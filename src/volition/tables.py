@@ -75,7 +75,8 @@ def read_table(
 def read_log(path: Path) -> tuple[dict[str, Any], list[int]]:
     """Read a log of answers: its columns, numbers where they must be, and the lines of the file.
 
-    Columns: entity (as text), prescribed and realized (or realised); cost and timestamp if there.
+    Columns: entity (as text), prescribed and realized (or realised); cost, timestamp, propensity
+    and layout if there.
     """
     if not path.is_file():
         raise ValueError(f"No such file: {path}.")
@@ -95,7 +96,7 @@ def read_log(path: Path) -> tuple[dict[str, Any], list[int]]:
     cells = {name: [values[n] for n in kept] for name, values in cells.items()}
     lines = [lines[n] for n in kept]
     columns: dict[str, Any] = {"entity": np.array([str(v) for v in cells["entity"]], dtype=object)}
-    for name in ("prescribed", "realized", "cost"):
+    for name in ("prescribed", "realized", "cost", "propensity", "layout"):
         if name in cells:
             columns[name] = _numbers(cells[name], name, path, lines)
     if "timestamp" in cells:

@@ -11,18 +11,31 @@ from volition.choices.fit import (
     fit_choices,
 )
 from volition.choices.model import AWAY, STAY, Basis, ChoiceAutonomy
+from volition.choices.report import CalibrationBin, Parameter, calibration, coefficients, parameters
+from volition.choices.worth import Interval, Reach, Worth, compare, direct, off_policy
 
 __all__ = [
     "AWAY",
     "FAMILIES",
     "STAY",
     "Basis",
+    "CalibrationBin",
     "ChoiceAutonomy",
     "ChoiceFit",
     "Choices",
+    "Interval",
+    "Parameter",
+    "Reach",
     "Trial",
+    "Worth",
+    "calibration",
     "check_covariates",
     "check_family",
+    "coefficients",
+    "compare",
+    "direct",
     "distance_autonomy",
     "fit_choices",
+    "off_policy",
+    "parameters",
 ]

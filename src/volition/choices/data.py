@@ -10,7 +10,7 @@ from scipy.spatial.distance import cdist
 from sklearn.cluster import KMeans
 
 from volition.choices.logit import Decisions
-from volition.choices.model import Basis, term_size
+from volition.choices.model import SMALLEST, Basis, knots, term_size
 from volition.choices.ranked import CLASSES, ranks
 from volition.costs import Cost
 from volition.population import IntArray
@@ -26,6 +26,9 @@ RIDGE = {
     "rank": 0.05,
     "place": 0.1,
     "covariates x cluster": 0.25,
+    "cost curve": 0.02,
+    "pair curve": 0.02,
+    "entity curve": 0.02,
 }
 SLOPE = 1e-4
 
@@ -113,6 +116,11 @@ def make_scene(
     return Scene(D, apart, rank, Z, place, choices.prescribed)
 
 
+def _curve(cost: FloatArray) -> tuple[IntArray, FloatArray]:
+    low, part = (z.numpy() for z in knots(torch.from_numpy(cost)))
+    return np.stack([low, low + 1], axis=-1), np.stack([1 - part, part], axis=-1)
+
+
 def _columns(part: str, term: str, scene: Scene) -> tuple[IntArray, FloatArray]:
     """Return which coefficient of a term applies to each alternative, and its value, (m, A, S)."""
     m, K = scene.D.shape
@@ -125,6 +133,8 @@ def _columns(part: str, term: str, scene: Scene) -> tuple[IntArray, FloatArray]:
         columns = {
             "constant": (none, one),
             "cost": (none, scene.D[rows, j][:, None]),
+            "log cost": (none, np.log(scene.D[rows, j] + SMALLEST)[:, None]),
+            "cost curve": _curve(scene.D[rows, j]) if term == "cost curve" else (none, one),
             "cluster": (j[:, None], one),
             "rank": (mine[:, None], one),
             "covariates": (np.broadcast_to(np.arange(c), (m, c)), Z),
@@ -142,10 +152,12 @@ def _columns(part: str, term: str, scene: Scene) -> tuple[IntArray, FloatArray]:
         return np.arange(c) * K + k[..., None], np.broadcast_to(Z[:, None], (m, K, c))
     if term == "covariates x entity":
         return np.broadcast_to(np.arange(c), (m, K, c)), scene.D[..., None] * Z[:, None]
-    if term == "pair":
-        return none, scene.apart[..., None]
-    if term == "entity":
-        return none, scene.D[..., None]
+    costs = {"pair": scene.apart, "entity": scene.D}
+    if term.endswith(" curve"):
+        return _curve(costs[term.removesuffix(" curve")])
+    if term.removeprefix("log ") in costs:
+        cost = costs[term.removeprefix("log ")]
+        return none, (np.log(cost + SMALLEST) if term.startswith("log ") else cost)[..., None]
     return (k if term == "cluster" else j[:, None] * K + k)[..., None], one
 
 

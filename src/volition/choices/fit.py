@@ -7,11 +7,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from volition.autonomy import DistanceAutonomy
 from volition.choices.data import Choices, Scene, make_basis, make_decisions, make_scene
 from volition.choices.logit import fit_logit, log_likelihoods, scores
-from volition.choices.model import AWAY, STAY, Basis, ChoiceAutonomy
+from volition.choices.model import AWAY, PAIRED, STAY, Basis, ChoiceAutonomy
 from volition.costs import Cost
 from volition.population import IntArray
 from volition.validation import FloatArray, check_finite
@@ -20,6 +21,8 @@ from volition.validation import FloatArray, check_finite
 FOLDS = 4
 #: by how many standard errors held-out choices must become likelier for a term to be added
 CLEARLY = 2.5
+#: gain in log-likelihood that is not worth a term, however sure
+LEAST = 2.0
 #: rows by which terms are chosen, at most; coefficients come from all
 CHOSEN_BY = 60_000
 
@@ -34,7 +37,6 @@ class Trial(NamedTuple):
 
     part: str
     terms: tuple[str, ...]
-    n_coefficients: int
     held_out: float  # mean log-likelihood
     error: float  # standard error of that mean
     chosen: bool
@@ -127,6 +129,20 @@ def fit_choices(
     -------
     ChoiceFit
     """
+    # Matrices are small here: more threads would only wait for each other.
+    with threadpool_limits(1, "blas"):
+        return _fit(X, choices, cost, cost_unit, covariates, family, random_state)
+
+
+def _fit(
+    X: FloatArray,
+    choices: Choices,
+    cost: Cost,
+    cost_unit: float,
+    covariates: FloatArray | None,
+    family: Any,
+    random_state: int,
+) -> ChoiceFit:
     Z = np.zeros((len(X), 0)) if covariates is None else covariates
     K = choices.n_clusters
     basis = make_basis(X, Z) if family == "auto" or "place" in _flat(family) else None
@@ -231,7 +247,7 @@ def _choose(
     for part, base, names in (
         ("stay", ("constant",), [name for name in STAY if name != "constant"]),
         ("away", (), [name for name in AWAY if name != "rank"]),
-        ("away", ("rank",), [name for name in AWAY if name not in ("rank", "pair", "table")]),
+        ("away", ("rank",), [name for name in AWAY if name not in {"rank", *PAIRED}]),
     ):
         if part == "away" and (K < 3 or not (realized != scene.prescribed).any()):
             continue
@@ -263,13 +279,15 @@ def _forward(
     likelihood: Callable[[tuple[str, ...]], FloatArray],
     trials: list[Trial],
 ) -> tuple[tuple[str, ...], FloatArray]:
-    """Add the best term again and again, as long as it clearly helps."""
+    """Add the best term again and again, as long as it clearly helps; drop what it makes idle."""
+    known: dict[frozenset[str], FloatArray] = {}
 
     def tried(terms: tuple[str, ...]) -> FloatArray:
-        held = likelihood(terms)
-        error = float(held.std()) / math.sqrt(max(len(held), 1))
-        trials.append(Trial(part, terms, 0, float(held.mean()), error, False))
-        return held
+        if frozenset(terms) not in known:
+            held = known[frozenset(terms)] = likelihood(terms)
+            error = float(held.std()) / math.sqrt(max(len(held), 1))
+            trials.append(Trial(part, terms, float(held.mean()), error, False))
+        return known[frozenset(terms)]
 
     terms, best = base, tried(base)
     while True:
@@ -278,13 +296,19 @@ def _forward(
         if not options:
             return terms, best
         terms, best = max(options, key=lambda option: float(option[1].mean()))
+        while True:
+            fewer = [tuple(t for t in terms if t != name) for name in terms if name not in base]
+            idle = [(one, tried(one)) for one in fewer if not _clearly_better(best, tried(one))]
+            if not idle:
+                break
+            terms, best = max(idle, key=lambda option: float(option[1].mean()))
 
 
 def _clearly_better(new: FloatArray, old: FloatArray) -> bool:
     gain = new - old
     if len(gain) < 2:
         return False
-    return float(gain.mean()) > CLEARLY * float(gain.std()) / math.sqrt(len(gain)) + 1e-12
+    return float(gain.sum()) > max(LEAST, CLEARLY * float(gain.std()) * math.sqrt(len(gain)))
 
 
 def _held_out(
@@ -303,6 +327,15 @@ def _held_out(
             theta = fit_logit(decisions.take(~mine), ridge, theta).coefficients
         out[mine] = log_likelihoods(decisions.take(mine), np.zeros(0) if theta is None else theta)
     return out
+
+
+def refit(
+    fit: ChoiceFit, X: FloatArray, choices: Choices, cost: Cost, covariates: Any = None
+) -> ChoiceFit:
+    """Return the same terms fitted to other choices."""
+    family = fit.stay.terms, fit.away.terms
+    unit = fit.model.cost_unit
+    return fit_choices(X, choices, cost, unit, covariates=covariates, family=family)
 
 
 def distance_autonomy(fit: ChoiceFit) -> DistanceAutonomy:

@@ -147,7 +147,7 @@ def fit_logit(
         step = _solved(information, gradient)
         decrement = float(gradient @ step)
         if decrement <= FLAT * max(1.0, abs(value)):
-            converged = True
+            theta, converged = theta + step, True  # it is all but the last digits
             break
         length = 1.0
         while length > SHORTEST:

@@ -8,6 +8,7 @@ most one number per entity and centre or per pair of centres, so nothing of size
 from __future__ import annotations
 
 import copy
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,6 +32,8 @@ from volition.validation import FloatArray
 STAY = {
     "constant": "how often it obeys",
     "cost": "what obeying costs",
+    "log cost": "what obeying costs, by its logarithm",
+    "cost curve": "what obeying costs, by any curve",
     "cluster": "which cluster is prescribed",
     "rank": "how many centres are nearer than the prescribed one",
     "covariates": "the entity's covariates",
@@ -39,6 +42,10 @@ STAY = {
 AWAY = {
     "pair": "how far the alternative is from the prescribed centre",
     "entity": "how far it is from the entity",
+    "log pair": "how far the alternative is from the prescribed centre, by its logarithm",
+    "log entity": "how far it is from the entity, by its logarithm",
+    "pair curve": "how far the alternative is from the prescribed centre, by any curve",
+    "entity curve": "how far it is from the entity, by any curve",
     "cluster": "which cluster it is",
     "table": "which cluster it is, for each prescribed one",
     "rank": "whether it is the nearest other centre, the second, the third",
@@ -48,7 +55,34 @@ AWAY = {
 #: terms in which clusters have roles of their own
 LABELLED = {"cluster", "table", "covariates x cluster"}
 #: terms that follow the centres when they move
-GEOMETRIC = {"cost", "rank", "pair", "entity", "covariates x entity"}
+GEOMETRIC = {
+    "cost",
+    "log cost",
+    "cost curve",
+    "rank",
+    "pair",
+    "log pair",
+    "pair curve",
+    "entity",
+    "log entity",
+    "entity curve",
+    "covariates x entity",
+}
+#: terms by which entities choose differently when they override
+_BY_ENTITY = {
+    "entity",
+    "log entity",
+    "entity curve",
+    "rank",
+    "covariates x entity",
+    "covariates x cluster",
+}
+#: terms that depend on the prescribed centre and the alternative
+PAIRED = {"pair", "log pair", "pair curve", "table"}
+#: costs, in units of their own, below which logarithms no longer fall
+SMALLEST = 1e-3
+#: curves are straight between so many points, evenly spaced in the logarithm up to the largest cost
+KNOTS, LARGEST = 24, 20.0
 
 
 class Basis(NamedTuple):
@@ -66,9 +100,26 @@ class Basis(NamedTuple):
         return (-far / (2 * self.width**2)).softmax(1)
 
 
+def knots(D: Tensor) -> tuple[Tensor, Tensor]:
+    """Return between which knots costs lie (the lower one's number), and how far to the next."""
+    step = math.log(LARGEST / SMALLEST) / (KNOTS - 1)
+    at = ((D + SMALLEST).log() - math.log(SMALLEST)) / step
+    at = at.clamp(0, KNOTS - 1 - 1e-9)
+    low = at.detach().floor().long().clamp(max=KNOTS - 2)
+    return low, at - low
+
+
+def _curve(theta: Tensor, D: Tensor) -> Tensor:
+    low, part = knots(D)
+    return theta[low] * (1 - part) + theta[low + 1] * part
+
+
 def term_size(part: str, term: str, K: int, n_covariates: int, n_places: int) -> int:
     """Return how many coefficients a term has."""
     sizes = {
+        "cost curve": KNOTS,
+        "pair curve": KNOTS,
+        "entity curve": KNOTS,
         "cluster": K,
         "table": K * K,
         "rank": CLASSES if part == "stay" else CLASSES * CLASSES,
@@ -126,8 +177,8 @@ class ChoiceAutonomy(Autonomy):
             for name in part:
                 if name not in known:
                     raise ValueError(f"There is no term {name!r}; terms are {list(known)}.")
-        if "rank" in self.away and ({"pair", "table"} & set(self.away)):
-            raise ValueError("The away terms 'pair' and 'table' do not go with 'rank'.")
+        if "rank" in self.away and (both := PAIRED & set(self.away)):
+            raise ValueError(f"The away term {min(both)!r} does not go with 'rank'.")
         self.cost_unit, self.n_clusters = cost_unit, n_clusters
         self.covariates = None if covariates is None else np.asarray(covariates, dtype=np.float64)
         self.basis, self.share = basis, share
@@ -251,6 +302,10 @@ class ChoiceAutonomy(Autonomy):
             theta = self._tensor(value, D)
             if name == "cost":
                 stay = stay + theta * D
+            elif name == "log cost":
+                stay = stay + theta * (D + SMALLEST).log()
+            elif name == "cost curve":
+                stay = stay + _curve(theta, D)
             elif name == "rank":
                 stay = stay + theta[rank.clamp(max=CLASSES - 1)]
             elif name == "covariates":
@@ -264,16 +319,22 @@ class ChoiceAutonomy(Autonomy):
             theta = self._tensor(value, D)
             if name == "entity":
                 drawn = drawn + theta * D
+            elif name == "log entity":
+                drawn = drawn + theta * (D + SMALLEST).log()
+            elif name == "entity curve":
+                drawn = drawn + _curve(theta, D)
             elif name == "cluster":
                 drawn = drawn + theta
             elif name == "covariates x entity":
                 drawn = drawn + (Z @ theta)[:, None] * D
             elif name == "covariates x cluster":
                 drawn = drawn + Z @ theta.reshape(Z.shape[1], -1)
-        kappa = self.share * torch.sigmoid(-stay)
+        kappa: Any = self.share * torch.sigmoid(-stay)
         if "rank" in self.away:
             table = self._tensor(self.away["rank"], D).reshape(CLASSES, CLASSES)
             return RankedTransition(kappa, drawn, rank, table)
+        if set(self.stay) == {"constant"} and not stay.requires_grad:
+            kappa = float(kappa[0, 0])  # one number is quicker than a table of it
         return SoftmaxTransition(kappa, self._leave(Y, cost), drawn)
 
     def _tensor(self, value: FloatArray, like: Tensor) -> Tensor:
@@ -290,9 +351,14 @@ class ChoiceAutonomy(Autonomy):
     def _leave(self, Y: Tensor, cost: Cost) -> Tensor:
         """Return log-weights by prescribed and alternative centre, (K, K)."""
         leave = barred(len(Y), Y.dtype, Y.device)
+        if {"pair", "log pair", "pair curve"} & set(self.away):
+            apart = cost.pairwise(Y, Y) / self.cost_unit
         if "pair" in self.away:
-            slope = self._tensor(self.away["pair"], Y) / self.cost_unit
-            leave = leave + slope * cost.pairwise(Y, Y)
+            leave = leave + self._tensor(self.away["pair"], Y) * apart
+        if "log pair" in self.away:
+            leave = leave + self._tensor(self.away["log pair"], Y) * (apart + SMALLEST).log()
+        if "pair curve" in self.away:
+            leave = leave + _curve(self._tensor(self.away["pair curve"], Y), apart)
         if "table" in self.away:
             leave = leave + self._tensor(self.away["table"], Y).reshape(len(Y), len(Y))
         return leave
@@ -305,6 +371,3 @@ class ChoiceAutonomy(Autonomy):
     def __repr__(self) -> str:
         share = "" if self.share == 1 else f", share={self.share:g}"
         return f"ChoiceAutonomy(stay={list(self.stay)}, away={list(self.away)}{share})"
-
-
-_BY_ENTITY = {"entity", "rank", "covariates x entity", "covariates x cluster"}

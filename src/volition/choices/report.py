@@ -10,7 +10,7 @@ from scipy.special import expit
 from scipy.stats import norm
 
 from volition.choices.data import Choices, make_decisions, make_scene
-from volition.choices.fit import ChoiceFit
+from volition.choices.fit import ChoiceFit, refit
 from volition.choices.logit import log_probabilities
 from volition.costs import Cost
 from volition.validation import FloatArray
@@ -111,16 +111,22 @@ def calibration(
 ) -> list[CalibrationBin]:
     """Return how often predicted choices came true, for obeying and for each way to override.
 
+    The terms of the model are fitted to the choices of three in four entities; what they predict
+    for the others is compared with what those did.
+
     Parameters
     ----------
     fit : ChoiceFit
     X : array of shape (n, d)
     choices : Choices
-        Best those that the model was not fitted to.
     cost : Cost
     n_bins : int
         Bins of equal numbers of predictions.
     """
+    held = choices.entities % 4 == 3
+    if held.any() and not held.all():
+        fit = refit(fit, X, choices.take(~held), cost, fit.model.covariates)
+        choices = choices.take(held)
     model = fit.model
     covariates = np.zeros((len(X), 0)) if model.covariates is None else model.covariates
     scene = make_scene(X, choices, cost, model.cost_unit, covariates, model.basis)

@@ -3,7 +3,8 @@
 Three estimates stand side by side. *Direct*: what the fitted model expects. *Weighted*: the costs
 that logged choices would have had, each weighted by how much likelier the new prescriptions (and,
 where centres move, the model) make it. *Doubly robust*: the direct estimate corrected by the
-weighted mistakes of the model; right if either the model or the weights are.
+weighted mistakes of the model; right if either the model or the weights are. The latter two exist
+only where the log has seen what would be chosen: centres that move far are beyond any weighting.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ from volition.validation import FloatArray
 
 #: weights are cut here, as a multiple of their mean, so that no single row decides
 LARGEST = 50.0
+#: a choice counts as seen in the log if moving the centres makes it at most so many times likelier,
+#: and weights are used where this share of all choices at the new centres is seen
+LIKELIER, SEEN = 20.0, 0.98
 #: rows of a log that are looked at together
 ROWS = 16_384
 
@@ -39,6 +43,11 @@ class Interval(NamedTuple):
         """Return the normal interval."""
         half = float(norm.ppf(0.5 + level / 2)) * error
         return cls(value, value - half, value + half)
+
+
+NONE = Interval(math.nan, math.nan, math.nan)
+#: what centres and prescriptions for entities that obey are called
+IGNORED = "autonomy ignored"
 
 
 class Direct(NamedTuple):
@@ -147,7 +156,10 @@ def off_policy(
     w = pi[i, j] / propensity * rho[i] / seen[i]
     moved = [not np.array_equal(Y, centers) for Y in choices.layouts]
     if any(moved):
-        w = w * _ratio(fit, X, cost, choices, centers, kept)
+        ratio, seen_share = _ratio(fit, X, cost, choices, centers, kept, rho[i] / seen[i])
+        if seen_share < SEEN:
+            return OffPolicy(NONE, NONE, 0.0)
+        w = w * ratio
     problem = Problem(X, sample_weight=weight, cost=cost, autonomy=fit.model)
     expected = problem.expected_costs(centers)
     with torch.no_grad():
@@ -155,8 +167,7 @@ def off_policy(
         realised = cost.each(torch.from_numpy(np.asarray(X, dtype=np.float64)[i]), y)[:, 0].numpy()
     positive = w[w > 0]
     if len(positive) == 0:
-        nothing = Interval(math.nan, math.nan, math.nan)
-        return OffPolicy(nothing, nothing, 0.0)
+        return OffPolicy(NONE, NONE, 0.0)
     w = np.minimum(w, LARGEST * positive.mean())
     weighted = _ratio_estimate(w, realised, i, 0.0, level)
     model_value = float(rho @ (pi * expected).sum(1))
@@ -176,27 +187,38 @@ def _ratio_estimate(
 
 
 def _ratio(
-    fit: ChoiceFit, X: FloatArray, cost: Any, choices: Choices, centers: FloatArray, kept: Any
-) -> FloatArray:
-    """Return how much likelier the model holds each logged choice at other centres."""
+    fit: ChoiceFit,
+    X: FloatArray,
+    cost: Any,
+    choices: Choices,
+    centers: FloatArray,
+    kept: Any,
+    share: FloatArray,
+) -> tuple[FloatArray, float]:
+    """Return how much likelier the model holds each logged choice at other centres.
+
+    Also the share of all choices there that the log may have seen.
+    """
     out = np.zeros(len(kept))
     rows = np.flatnonzero(kept)
+    if len(rows) == 0:
+        return out, 0.0
     x = torch.from_numpy(np.asarray(X, dtype=np.float64)[choices.entities[rows]])
     j, k = torch.from_numpy(choices.prescribed[rows]), choices.realized[rows]
     Y = torch.from_numpy(np.asarray(centers, dtype=np.float64))
     who, here = choices.entities[rows], np.arange(len(rows))
     with torch.no_grad():
-        old = np.empty(len(rows))
+        old = np.empty((len(rows), choices.n_clusters))
         for number, before in enumerate(torch.from_numpy(choices.layouts)):
             mine = np.flatnonzero(choices.layout[rows] == number)
             if len(mine) == 0:
                 continue
             some = (x[mine], j[mine], before.expand(len(mine), -1, -1))
-            p = fit.model.conditional_each(*some, cost, who[mine]).numpy()
-            old[mine] = p[np.arange(len(mine)), k[mine]]
-        p = fit.model.conditional_each(x, j, Y.expand(len(rows), -1, -1), cost, who).numpy()
-    out[rows] = p[here, k] / np.maximum(old, 1e-12)
-    return out
+            old[mine] = fit.model.conditional_each(*some, cost, who[mine]).numpy()
+        new = fit.model.conditional_each(x, j, Y.expand(len(rows), -1, -1), cost, who).numpy()
+    covered = (new * (new <= LIKELIER * old)).sum(1)
+    out[rows] = new[here, k] / np.maximum(old[here, k], 1e-12)
+    return out, float(share[rows] @ covered / share[rows].sum())
 
 
 class Worth(NamedTuple):
@@ -207,7 +229,8 @@ class Worth(NamedTuple):
     weighted: Interval
     robust: Interval
     effective_rows: float
-    saving: Interval
+    saving: Interval  # against the first option
+    saving_if_ignored: Interval  # against the one called "autonomy ignored", if there is one
 
 
 def compare(
@@ -232,13 +255,15 @@ def compare(
     -------
     list of Worth
     """
-    rows, today = [], None
-    for name, (centers, policy) in options.items():
-        here = direct(fit, X, cost, weight, centers, policy)
-        today = here if today is None else today
-        logged = off_policy(fit, X, cost, weight, choices, propensity, centers, policy)
+    found = {name: direct(fit, X, cost, weight, *option) for name, option in options.items()}
+    today = next(iter(found.values()))
+    ignored = found.get(IGNORED)
+    rows = []
+    for name, here in found.items():
+        logged = off_policy(fit, X, cost, weight, choices, propensity, *options[name])
         saving = today.minus(here).interval(fit)
-        rows.append(Worth(name, here.interval(fit), *logged, saving))
+        against = NONE if ignored is None else ignored.minus(here).interval(fit)
+        rows.append(Worth(name, here.interval(fit), *logged, saving, against))
     return rows
 
 

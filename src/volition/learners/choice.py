@@ -15,15 +15,25 @@ from volition.choices import (
     check_family,
     fit_choices,
 )
-from volition.choices.worth import Reach, Worth, compare, logged_policy, propensities, reach
+from volition.choices.worth import (
+    IGNORED,
+    Reach,
+    Worth,
+    compare,
+    logged_policy,
+    propensities,
+    reach,
+)
 from volition.learners.ledger import Asked
 from volition.learners.monitor import Change
-from volition.learners.staged import FIRST_STAGE, MOST_STAGED, StagedLearner
+from volition.learners.staged import FIRST_STAGE, StagedLearner
 from volition.population import IntArray, LoggedPopulation, Population
 from volition.portfolio import Search
 from volition.problem import Problem
 from volition.validation import FloatArray, check_integer, check_scalar
 
+#: answers that are asked for at most, unless told otherwise
+MOST = 50_000
 #: questions at a time
 BATCH = 512
 #: share of a small budget that goes into the first stage
@@ -49,7 +59,7 @@ class ChoiceClustering(StagedLearner):
         as long as choices that were held out become clearly likelier.
     n_interactions : int or "auto", default="auto"
         Questions that a fit may ask. By default until the centres no longer improve by more than
-        ``tol``, at most 100,000.
+        ``tol``, at most 50,000.
     tol : float, default=0.001
         See there.
     exploration : float, default=0.3
@@ -279,7 +289,7 @@ class ChoiceClustering(StagedLearner):
         return self.n_interactions == "auto"
 
     def _limit(self) -> int:
-        return MOST_STAGED if self._budget is None else self._budget
+        return MOST if self._budget is None else self._budget
 
     def _conclude(self, thoroughly: bool) -> None:
         if thoroughly and self._told and self._finished is None and len(self._rows["entities"]):
@@ -298,6 +308,7 @@ class ChoiceClustering(StagedLearner):
         sample_weight: Any = None,
         covariates: Any = None,
         entity_ids: Any = None,
+        lines: Any = None,
     ) -> ChoiceClustering:
         """Learn from choices that were recorded, and place the centres anew.
 
@@ -314,13 +325,15 @@ class ChoiceClustering(StagedLearner):
             As in `fit`.
         entity_ids : sequence, optional
             How the log names the rows of X. Default: their numbers.
+        lines : sequence of int, optional
+            Line of the file that each record comes from, for error messages.
 
         Returns
         -------
         self
         """
         self.start(X, sample_weight, covariates)
-        choices = read_log(self._X, log, centers, self.metric, entity_ids)
+        choices = read_log(self._X, log, centers, self.metric, entity_ids, lines)
         if choices.n_clusters != self.n_clusters:
             raise ValueError(
                 f"n_clusters={self.n_clusters}, but the log was recorded with "
@@ -351,8 +364,8 @@ class ChoiceClustering(StagedLearner):
         Parameters
         ----------
         options : dict of name to (centers, prescriptions), optional
-            What to compare with today's. Default: today's centres with the best prescriptions,
-            centres and prescriptions that ignore autonomy, and the recommended ones.
+            What to compare with today's. Default: today's centres with the nearest and with the
+            best prescribed, centres and prescriptions that ignore autonomy, and those found.
         propensity : array of shape (m,), optional
             Probability of each logged prescription. Default: judged by how often the nearest
             centre is prescribed, the second nearest, and so on.
@@ -384,8 +397,9 @@ class ChoiceClustering(StagedLearner):
         ignored = ignored[linear_sum_assignment(cdist(today, ignored))[1]]
         best = Problem(self._X, cost=self._cost, autonomy=self.model_).labels(today)
         return {
+            "today's centres, nearest prescribed": (today, obeying.labels(today)),
             "today's centres, best prescriptions": (today, best),
-            "autonomy ignored": (ignored, obeying.labels(ignored)),
+            IGNORED: (ignored, obeying.labels(ignored)),
             "recommended": (self.cluster_centers_, self.labels_),
         }
 
@@ -434,7 +448,12 @@ class ChoiceClustering(StagedLearner):
 
 
 def read_log(
-    X: FloatArray, log: Any, centers: Any, metric: Any = "sqeuclidean", entity_ids: Any = None
+    X: FloatArray,
+    log: Any,
+    centers: Any,
+    metric: Any = "sqeuclidean",
+    entity_ids: Any = None,
+    lines: Any = None,
 ) -> Choices:
     """Return a log's choices, checked as `LoggedPopulation` does.
 
@@ -449,7 +468,7 @@ def read_log(
     """
     Y = np.asarray(centers, dtype=np.float64)
     if Y.ndim == 2:
-        people = LoggedPopulation(log, X, Y, entity_ids, metric)
+        people = LoggedPopulation(log, X, Y, entity_ids, metric, lines=lines)
         none = np.zeros(len(people.entities), dtype=np.int64)
         return Choices(people.entities, people.prescribed, people.realized, none, Y[None])
     if Y.ndim != 3:
@@ -469,8 +488,8 @@ def read_log(
         rows = np.flatnonzero(layout == number)
         if len(rows):
             some = {name: values[rows] for name, values in columns.items()}
-            lines = rows.tolist()
-            people = LoggedPopulation(some, X, Y[number], entity_ids, metric, lines=lines)
+            at = rows.tolist() if lines is None else [lines[row] for row in rows]
+            people = LoggedPopulation(some, X, Y[number], entity_ids, metric, lines=at)
             parts.append((rows, people))
     out = {name: np.empty(len(layout), np.int64) for name in ("entities", "prescribed", "realized")}
     for rows, people in parts:

@@ -172,10 +172,15 @@ class StagedLearner(Learner):
         """Return the best centres for the model."""
         assert self.model_ is not None
         seed = np.random.RandomState(int(self._rng.integers(2**31)))
-        # The first stage only finds out where to ask next; later ones may be the last.
-        n_init = 1 if self._stage == 0 else 3
-        problem = self._problem(self.model_)
-        return Search(problem, self.n_clusters, random_state=seed, n_init=n_init).run().centers
+        # The first stage only finds out where to ask next; the second may be the last; later ones
+        # begin near the best.
+        effort: dict[str, Any] = {"n_init": 3}
+        if self._stage == 0:
+            effort = {"n_init": 1, "n_improved": 0}
+        elif self._stage > 1:
+            effort = {"n_init": 1, "n_improved": 1, "given": [self.cluster_centers_]}
+        search = Search(self._problem(self.model_), self.n_clusters, seed, **effort)
+        return search.run().centers
 
     def _problem(self, model: Autonomy) -> Problem:
         here = np.flatnonzero(self._weight > 0)

@@ -1,5 +1,6 @@
 """Pictures, in scikit-learn's Display convention: ``SomeDisplay.from_estimator(...)``."""
 
+from volition.plotting.choices import plot_calibration, plot_worth
 from volition.plotting.clustering import ClusteringDisplay, plot_comparison
 from volition.plotting.learning import plot_change, plot_costs, plot_learning
 from volition.plotting.network import plot_attention, plot_training
@@ -16,6 +17,7 @@ __all__ = [
     "ClusteringDisplay",
     "animate",
     "plot_attention",
+    "plot_calibration",
     "plot_change",
     "plot_comparison",
     "plot_costs",
@@ -26,4 +28,5 @@ __all__ = [
     "plot_phase",
     "plot_training",
     "plot_tree",
+    "plot_worth",
 ]

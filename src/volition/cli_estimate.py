@@ -1,0 +1,291 @@
+"""``volition estimate``: from a log of choices to a model of them, new centres, and their worth."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from time import perf_counter
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table as RichTable
+
+import volition
+from volition.choices import AWAY, STAY, calibration, coefficients, parameters
+from volition.learners import ChoiceClustering
+from volition.persistence import save_autonomy
+from volition.tables import (
+    Table,
+    check_writable,
+    output_folder,
+    read_entities,
+    read_log,
+    read_table,
+    write_csv,
+)
+
+MODEL = "autonomy.safetensors"
+
+
+def estimate(
+    log: Annotated[
+        Path,
+        typer.Option(
+            help="Recorded choices: CSV or Parquet with columns entity, prescribed, realized "
+            "[, cost, timestamp, propensity, layout]."
+        ),
+    ],
+    entities: Annotated[Path, typer.Option(help="Table of entities, CSV or Parquet.")],
+    centers: Annotated[
+        Path,
+        typer.Option(
+            help="Table of the centres while the log was recorded, in order; with a column layout "
+            "if there were several sets of them."
+        ),
+    ],
+    columns: Annotated[
+        str | None,
+        typer.Option(help="Coordinates, as a,b,c. Default: the columns of --centers."),
+    ] = None,
+    covariates: Annotated[
+        str | None,
+        typer.Option(help="Further columns of --entities that may matter for choices, as a,b,c."),
+    ] = None,
+    weight: Annotated[str | None, typer.Option(help="Column with the entities' weights.")] = None,
+    id_column: Annotated[
+        str | None, typer.Option("--id", help="Column that names the entities. Default: 0, 1, ...")
+    ] = None,
+    metric: Annotated[str, typer.Option(help="Cost; see volition fit.")] = "sqeuclidean",
+    family: Annotated[
+        str,
+        typer.Option(
+            help="auto: what choices depend on is found out by choices held out. distance: the "
+            "family of kappa, gamma, zeta and temperature."
+        ),
+    ] = "auto",
+    out: Annotated[
+        Path, typer.Option("--out", help="Folder for the results; made if missing.")
+    ] = Path("volition-estimate"),
+    seed: Annotated[int, typer.Option("--seed", help="Seed of everything random.")] = 0,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
+) -> None:
+    """Bring a log, get the placement that you should have had, and what it will save.
+
+    Fits how entities choose, places the centres anew, and says what that is worth against today's
+    centres and against ignoring autonomy, with 95 % intervals. Writes autonomy.safetensors (for
+    volition fit --autonomy), estimates.csv, parameters.csv, models.csv, centers.csv,
+    assignments.csv, summary.json, calibration.png and worth.png.
+    """
+    check_writable(out)
+    names = covariates.split(",") if covariates else []
+    names = [name.strip() for name in names]
+    layouts, columns = _centers(centers, columns)
+    table = read_entities(entities, columns, weight, id_column, metric)
+    Z = read_table(entities, names).values if names else None
+    records, lines = read_log(log)
+    ids = [str(i) for i in range(len(table.values))] if table.ids is None else table.ids
+    began = perf_counter()
+    model = ChoiceClustering(layouts.shape[1], metric=metric, family=family, random_state=seed)
+    Y = layouts[0] if len(layouts) == 1 else layouts
+    with _working(quiet):
+        try:
+            model.fit_log(
+                table.values, records, Y, sample_weight=table.weight, covariates=Z,
+                entity_ids=ids, lines=lines,
+            )  # fmt: skip
+        except ValueError as error:
+            raise ValueError(f"{log}: {error}") from None
+        worth = model.worth(propensity=records.get("propensity"))
+    summary = _summary(model, table, names, log.name, worth, perf_counter() - began, seed)
+    with output_folder(out) as folder:
+        _write(model, table, names, worth, summary, folder)
+    _print(Console(highlight=False, soft_wrap=True, markup=False), model, worth, summary, out)
+
+
+def _centers(path: Path, columns: str | None) -> tuple[np.ndarray, str]:
+    """Return sets of centres (L, K, d), and the columns that they are in."""
+    header = read_table(path)
+    shares = ("cluster", "layout", "share_prescribed", "share_realized")
+    named = [name.strip() for name in columns.split(",")] if columns else None
+    names = named or [name for name in header.columns if name not in shares]
+    for name in names:
+        if name not in header.columns:
+            raise ValueError(f"{path} has no column '{name}'; it has {', '.join(header.columns)}.")
+    Y = read_table(path, names).values
+    if "layout" not in header.columns:
+        return Y[None], ",".join(names)
+    numbers = read_table(path, ["layout"]).values[:, 0]
+    sets = [Y[numbers == number] for number in range(int(numbers.max()) + 1)]
+    if len({len(one) for one in sets}) > 1 or 0 in {len(one) for one in sets}:
+        raise ValueError(
+            f"{path}: the column layout must number sets of equally many centres, 0, 1, ..."
+        )
+    return np.array(sets), ",".join(names)
+
+
+def _working(quiet: bool) -> Any:
+    shown = Console(stderr=True)
+    hidden = quiet or not sys.stderr.isatty()
+    progress = Progress(
+        SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=shown,
+        disable=hidden, transient=True,
+    )  # fmt: skip
+    progress.add_task("fitting choices, then searching for centres", total=None)
+    return progress
+
+
+def _summary(
+    model: ChoiceClustering,
+    table: Table,
+    covariates: list[str],
+    source: str,
+    worth: list[Any],
+    seconds: float,
+    seed: int,
+) -> dict[str, Any]:
+    fit = model.fit_
+    assert fit is not None
+    return {
+        "volition": volition.__version__,
+        "source": source,
+        "n_entities": len(table.values),
+        "columns": table.columns,
+        "covariates": covariates,
+        "n_clusters": model.n_clusters,
+        "metric": model.metric,
+        "n_choices": fit.n_choices,
+        "stay": list(fit.stay.terms),
+        "away": list(fit.away.terms),
+        "parameters": {p.name: list(p[1:]) for p in parameters(fit)},
+        "worth": {row.name: dict(zip(row._fields[1:], row[1:], strict=True)) for row in worth},
+        "reach": model.reach()._asdict(),
+        "seconds": round(seconds, 3),
+        "seed": seed,
+    }
+
+
+def _write(
+    model: ChoiceClustering,
+    table: Table,
+    covariates: list[str],
+    worth: list[Any],
+    summary: dict[str, Any],
+    folder: Path,
+) -> None:
+    fit = model.fit_
+    assert fit is not None
+    save_autonomy(fit.model, folder / MODEL, covariates=covariates, columns=table.columns)
+    ends = ("", "_low", "_high")
+    kinds = ("direct", "weighted", "robust", "saving", "saving_if_ignored")
+    write_csv(
+        folder / "estimates.csv",
+        ["option", *(f"{kind}{end}" for kind in kinds for end in ends), "effective_rows"],
+        (
+            [row.name, *(_cell(v) for kind in kinds for v in getattr(row, kind)),
+             _cell(row.effective_rows)]
+            for row in worth
+        ),
+    )  # fmt: skip
+    write_csv(
+        folder / "parameters.csv",
+        ["parameter", "value", "low", "high"],
+        ([p.name, *map(_cell, p[1:])] for p in (*parameters(fit), *coefficients(fit))),
+    )
+    write_csv(
+        folder / "models.csv",
+        ["part", "terms", "held_out_log_likelihood", "error", "chosen"],
+        ([t.part, " + ".join(t.terms), _cell(t.held_out), _cell(t.error), t.chosen]
+         for t in fit.trials),
+    )  # fmt: skip
+    write_csv(
+        folder / "centers.csv",
+        ["cluster", *table.columns],
+        ([k, *map(float, center)] for k, center in enumerate(model.cluster_centers_)),
+    )
+    ids = range(len(table.values)) if table.ids is None else table.ids
+    q = model.expected_costs()
+    write_csv(
+        folder / "assignments.csv",
+        ["entity", "prescribed", "expected_cost"],
+        ([name, int(j), _cell(costs[j])]
+         for name, j, costs in zip(ids, model.labels_, q, strict=True)),
+    )  # fmt: skip
+    text = json.dumps(summary, indent=2, default=float)
+    (folder / "summary.json").write_text(text + "\n", encoding="utf-8")
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from volition.plotting import plot_calibration, plot_worth
+
+    bins = calibration(fit, model._X, model.choices_, model._cost)
+    axes = plot_calibration(bins)
+    axes[0].figure.suptitle(f"{summary['source']}: {summary['n_choices']} choices")
+    axes[0].figure.savefig(folder / "calibration.png", dpi=140)
+    unit = {"haversine": "km", "sqhaversine": "km²"}.get(str(model.metric), "")
+    ax = plot_worth(worth, unit=unit)
+    ax.figure.savefig(folder / "worth.png", dpi=140)
+
+
+def _cell(value: float) -> float:
+    return float(f"{float(value):.6g}")
+
+
+def _print(
+    console: Console,
+    model: ChoiceClustering,
+    worth: list[Any],
+    summary: dict[str, Any],
+    out: Path,
+) -> None:
+    fit = model.fit_
+    assert fit is not None
+    console.print(
+        f"{summary['n_choices']} choices of {summary['n_entities']} entities between "
+        f"{summary['n_clusters']} centres; {summary['seconds']:.1f} s."
+    )
+    stay = [STAY[term] for term in fit.stay.terms if term != "constant"]
+    console.print(f"Whether they obey depends on: {'; '.join(stay) or 'nothing that was offered'}.")
+    away = [AWAY[term] for term in fit.away.terms]
+    console.print(f"Where they go if not depends on: {'; '.join(away) or 'nothing, any will do'}.")
+    for p in parameters(fit):
+        console.print(f"  {p.name} = {p.value:.4g}, between {p.low:.4g} and {p.high:.4g} (95 %)")
+    table = RichTable(box=None, pad_edge=False)
+    heads = ("option", "cost per entity", "doubly robust", "from rows", "saves against today")
+    for name in heads:
+        table.add_column(name, justify="left" if name == "option" else "right", no_wrap=True)
+    today = worth[0].direct.value
+    for row in worth:
+        saved = "" if row is worth[0] else _saved(row.saving, today)
+        rows = f"{row.effective_rows:.0f}"
+        table.add_row(row.name, _interval(row.direct), _interval(row.robust), rows, saved)
+    console.print(table)
+    last = worth[-1]
+    ignored = next(row for row in worth if row.name == "autonomy ignored")
+    console.print(
+        f"Against ignoring autonomy: {_saved(last.saving_if_ignored, ignored.direct.value)}."
+    )
+    console.print(str(model.reach()))
+    files = (
+        f"{MODEL}, estimates.csv, parameters.csv, models.csv, centers.csv, assignments.csv, "
+        "summary.json, calibration.png, worth.png"
+    )
+    console.print(f"Results in {out}/: {files}")
+    console.print(
+        f"Go on with: volition fit ENTITIES -k {model.n_clusters} --autonomy {out / MODEL}"
+    )
+
+
+def _interval(estimate: Any) -> str:
+    half = estimate.high - estimate.value
+    return "-" if np.isnan(half) else f"{estimate.value:.4g} ± {half:.2g}"
+
+
+def _saved(saving: Any, of: float) -> str:
+    if not of > 0 or np.isnan(saving.value):
+        return "-"
+    value, low, high = (100 * v / of for v in saving)
+    return f"{value:.1f} % ({low:.1f} to {high:.1f})"
