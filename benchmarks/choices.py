@@ -11,17 +11,20 @@ import numpy as np
 import torch
 from common import SHARED, THREADS, published, report
 from rich.progress import track
+from sklearn.cluster import KMeans
 
 from volition import (
+    ADENClustering,
     AutonomyAwareClustering,
     CallableAutonomy,
     ChoiceClustering,
     DistanceAutonomy,
     FixedAutonomy,
     SimulatedPopulation,
+    TabularClustering,
 )
 from volition.autonomy import Autonomy
-from volition.choices import ChoiceAutonomy
+from volition.choices import ChoiceAutonomy, parameters
 from volition.datasets import load_four_groups, load_utd19_london
 from volition.portfolio import Search
 from volition.problem import Problem
@@ -171,7 +174,132 @@ def off() -> None:
     report("choices_off", rows, facts(rows))
 
 
-PARTS = {"four": four, "london": london, "off": off}
+def log_of(
+    data: np.ndarray, autonomy: Autonomy, today: np.ndarray, m: int, seed: int
+) -> tuple[dict, np.ndarray, np.ndarray]:
+    """Return a log (nearest prescribed, one in ten anything), its policy, and its propensities."""
+    rng, K = np.random.default_rng(seed), len(today)
+    near = Problem(data).labels(today)
+    entity = rng.integers(0, len(data), m)
+    prescribed = np.where(rng.random(m) < 0.9, near[entity], rng.integers(0, K, m))
+    people = SimulatedPopulation(data, autonomy, random_state=seed)
+    realized = people.respond(entity, prescribed, today).realized
+    policy = 0.9 * np.eye(K)[near] + 0.1 / K
+    log = {"entity": entity, "prescribed": prescribed, "realized": realized}
+    return log, policy, policy[entity, prescribed]
+
+
+def cover() -> None:
+    """How often 95 % intervals cover the truth: 200 logs of 3,000 rows, four groups."""
+    today = AutonomyAwareClustering(4, random_state=0).fit(X).cluster_centers_
+    rows = []
+    for kappa, gamma, T in ((0.3, 0.5, 0.05), (0.2, 0.0, 0.1)):
+        autonomy = DistanceAutonomy(kappa, gamma, temperature=T)
+        problem = Problem(X, autonomy=autonomy)
+        true = {"kappa": kappa, "zeta / T": 1 / T, "gamma / T": gamma / T, "T": T, "gamma": gamma}
+        counts: dict[str, list[bool]] = {}
+        for seed in track(range(200), f"kappa={kappa}, gamma={gamma}, T={T}"):
+            log, policy, chance = log_of(X, autonomy, today, 3000, seed)
+            model = ChoiceClustering(4, family="distance", random_state=seed)
+            model.fit_log(X, log, today)
+            for p in parameters(model.fit_):
+                counts.setdefault(p.name, []).append(p.low <= true[p.name] <= p.high)
+            found = {"recommended": (model.cluster_centers_, model.labels_)}
+            logged, worth = model.worth(found, propensity=chance)
+            now = float((policy * problem.expected_costs(today)).sum(1).mean())
+            then = problem.distortion(model.cluster_centers_, model.labels_)
+            for name, estimate, truth in (
+                ("saving", worth.saving, now - then),
+                ("today, weighted", logged.weighted, now),
+                ("today, doubly robust", logged.robust, now),
+                ("recommended, direct", worth.direct, then),
+            ):
+                counts.setdefault(name, []).append(estimate.low <= truth <= estimate.high)
+        label = {"kappa": kappa, "gamma": gamma, "T": T}
+        rows.append(label | {f"{name} %": 100 * np.mean(hits) for name, hits in counts.items()})
+    shares = [value for row in rows for name, value in row.items() if name.endswith("%")]
+    report("choices_cover", rows, {"least, %": min(shares), "most, %": max(shares)})
+
+
+def from_log() -> None:
+    """London from a log alone: 20,000 rows, today's centres by k-means."""
+    data = load_utd19_london(SHARED / "data" / "utd19_london.mat")
+    today = KMeans(25, n_init=10, random_state=0).fit(data).cluster_centers_
+    rows = []
+    for case in track(published("london.csv"), "from a log"):
+        kappa, T = case["kappa"], case["temperature"]
+        autonomy = DistanceAutonomy(kappa, temperature=T)
+        problem = Problem(data, autonomy=autonomy)
+        log, _, chance = log_of(data, autonomy, today, 20_000, seed=0)
+        began = perf_counter()
+        model = ChoiceClustering(25, random_state=0).fit_log(data, log, today)
+        took = perf_counter() - began
+        worth = {row.name: row for row in model.worth(propensity=chance)}
+        known = AutonomyAwareClustering(25, autonomy=autonomy, random_state=0).fit(data)
+        found = worth["recommended"].direct
+        rows.append(
+            {
+                "kappa": kappa,
+                "T": T,
+                "today, nearest": problem.distortion(today, Problem(data).labels(today)),
+                "ignored, expected": worth["autonomy ignored"].direct.value,
+                "recommended, expected": found.value,
+                "low": found.low,
+                "high": found.high,
+                "in truth": problem.distortion(model.cluster_centers_, model.labels_),
+                "known p": known.distortion_,
+                "best known": case["best_known"],
+                "algorithm 1": case["algorithm1"],
+                "s": took,
+            }
+        )
+        print(rows[-1], flush=True)
+    worst = max(100 * (row["in truth"] / row["best known"] - 1) for row in rows)
+    report("choices_log", rows, {"worst gap to best known, %": worst})
+
+
+def curve() -> None:
+    """Gap against answers, beside ADEN and tabular: four groups, kappa = 0.3, T = 0.01."""
+    autonomy = DistanceAutonomy(0.3, temperature=0.01)
+    cases = {(c["kappa"], c["gamma"], c["temperature"]): c for c in published("table1.csv")}
+    best = cases[0.3, 0.0, 0.01]["distortion_ground_truth"]
+    truth = Problem(X, autonomy=autonomy)
+    learners = {
+        "choices, automatic": (lambda **p: ChoiceClustering(4, tol=0, **p), "realized"),
+        "choices, family told": (
+            lambda **p: ChoiceClustering(4, family="distance", tol=0, **p),
+            "realized",
+        ),
+        "ADEN, costs that tell choices": (lambda **p: ADENClustering(4, tol=0, **p), "cost"),
+        "ADEN, published head": (lambda **p: ADENClustering(4, head="costs", **p), "cost"),
+        "tabular": (lambda **p: TabularClustering(4, tol=0, **p), "realized"),
+    }
+    rows = []
+    for name, (make, reveal) in learners.items():
+        for budget in track((500, 2000, 8000, 32_000, 128_000, 500_000), name):
+            gaps, began = [], perf_counter()
+            for seed in range(2):
+                people = SimulatedPopulation(X, autonomy, reveal=reveal, random_state=1000 + seed)
+                model = make(n_interactions=budget, random_state=seed)
+                model.fit(X, population=people)
+                reached = truth.distortion(model.cluster_centers_, model.labels_)
+                gaps.append(100 * (reached / best - 1))
+            took = (perf_counter() - began) / 2
+            rows.append(
+                {"learner": name, "answers": budget, "gap %": float(np.mean(gaps)), "s": took}
+            )
+            print(rows[-1], flush=True)
+    report("choices_curve", rows, {})
+
+
+PARTS = {
+    "four": four,
+    "london": london,
+    "off": off,
+    "curve": curve,
+    "cover": cover,
+    "log": from_log,
+}
 
 if __name__ == "__main__":
     torch.set_num_threads(THREADS)

@@ -21,6 +21,8 @@ from volition.validation import FloatArray, check_centers, check_integer
 
 #: size of the perturbation between betas, as a share of the length at which the policy is blurred
 PERTURBATION = 1e-3
+#: places that appear at once where centres jump apart
+JUMP = 5
 
 
 class Record(NamedTuple):
@@ -258,4 +260,21 @@ def anneal(
         for a, b, critical in zip(history, history[1:], criticals[1:], strict=False)
         if a.n_distinct != b.n_distinct
     ]
-    return AnnealingResult(path[-1].copy(), history[-1].beta, history, path, transitions, status)
+    result = AnnealingResult(path[-1].copy(), history[-1].beta, history, path, transitions, status)
+    jumped = any(t.n_after - t.n_before >= JUMP for t in transitions)
+    if not (isinstance(schedule, Critical) and schedule.passes > 1 and perturb and at_mean):
+        return result
+    if not jumped or status is not Status.CONVERGED:
+        return result
+    # Chance has decided which way the centres jumped: let it decide again.
+    retry = anneal(
+        problem, init, solver=solver, schedule=replace(schedule, passes=schedule.passes - 1),
+        max_iter=max_iter, tol=tol, random_state=rng, on_beta=on_beta, deadline=deadline,
+        predict=predict,
+    )  # fmt: skip
+    best, rest = result, retry
+    if retry.history[-1].free_energy < result.history[-1].free_energy:
+        best, rest = retry, result
+    first = best.history[0]  # what was thrown away was work all the same
+    best.history[0] = first._replace(n_iter=first.n_iter + rest.n_iter)
+    return best

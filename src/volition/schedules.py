@@ -11,7 +11,7 @@ import numpy as np
 
 from volition.phase import blur_length, coincident, examine, first_beta
 from volition.problem import Problem, Summary
-from volition.validation import FloatArray
+from volition.validation import FloatArray, check_integer
 
 
 class State(NamedTuple):
@@ -173,6 +173,9 @@ class Critical:
         Where p depends on the centres, splits may be jumps to which no single direction leads.
         Where one may be due, a second try moves all centres blindly by this share of the blur; the
         lower free energy counts. 0 for never.
+    passes : int, default=3
+        Where centres jump apart (five places or more at once), chance decides which way. The whole
+        path is then gone so often from other perturbations, and the one that ends lowest counts.
 
     Examples
     --------
@@ -195,8 +198,10 @@ class Critical:
     hardness: float = 1e-4
     patient: bool = True
     leap: float = 2.0
+    passes: int = 3
 
     def __post_init__(self) -> None:
+        check_integer(self.passes, "passes", 1)
         check_betas(self.beta_min, self.beta_max)
         if not 0 < self.margin < 1:
             raise ValueError(f"margin must be between 0 and 1, got {self.margin!r}.")

@@ -148,6 +148,7 @@ def fit_logit(
         decrement = float(gradient @ step)
         if decrement <= FLAT * max(1.0, abs(value)):
             theta, converged = theta + step, True  # it is all but the last digits
+            information = _expansion(decisions, theta, ridge)[2]
             break
         length = 1.0
         while length > SHORTEST:
