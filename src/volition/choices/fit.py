@@ -10,9 +10,9 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from volition.autonomy import DistanceAutonomy
-from volition.choices.data import Choices, Scene, make_basis, make_decisions, make_scene
+from volition.choices.data import PLACES, Choices, Scene, make_basis, make_decisions, make_scene
 from volition.choices.logit import fit_logit, log_likelihoods, scores
-from volition.choices.model import AWAY, PAIRED, STAY, Basis, ChoiceAutonomy
+from volition.choices.model import AWAY, PAIRED, STAY, Basis, ChoiceAutonomy, term_size
 from volition.costs import Cost
 from volition.population import IntArray
 from volition.validation import FloatArray, check_finite
@@ -258,12 +258,15 @@ def _choose(
         def likelihood(terms: tuple[str, ...], part: str = part) -> FloatArray:
             return _held_out(part, terms, scene, realized, fold)
 
-        chains[part].append(_forward(part, base, names, likelihood, trials))
+        def size_of(terms: tuple[str, ...], part: str = part) -> int:
+            return sum(term_size(part, term, K, n_covariates, PLACES) for term in terms)
+
+        chains[part].append(_forward(part, base, names, likelihood, size_of, trials))
     picked = {}
     for part, found in chains.items():
         best = found[0] if found else ((), np.zeros(0))
         for other in found[1:]:
-            if _clearly_better(other[1], best[1]):
+            if clearly_better(other[1], best[1]):
                 best = other
         picked[part] = best[0]
     trials[:] = [
@@ -277,6 +280,7 @@ def _forward(
     base: tuple[str, ...],
     names: list[str],
     likelihood: Callable[[tuple[str, ...]], FloatArray],
+    size_of: Callable[[tuple[str, ...]], int],
     trials: list[Trial],
 ) -> tuple[tuple[str, ...], FloatArray]:
     """Add the best term again and again, as long as it clearly helps; drop what it makes idle."""
@@ -292,19 +296,23 @@ def _forward(
     terms, best = base, tried(base)
     while True:
         options = [((*terms, name), tried((*terms, name))) for name in names if name not in terms]
-        options = [option for option in options if _clearly_better(option[1], best)]
+        options = [option for option in options if clearly_better(option[1], best)]
         if not options:
             return terms, best
-        terms, best = max(options, key=lambda option: float(option[1].mean()))
+        # The simplest that is not clearly worse than the likeliest: it reaches farther.
+        top = max(options, key=lambda option: float(option[1].mean()))[1]
+        options = [option for option in options if not clearly_better(top, option[1])]
+        terms, best = min(options, key=lambda option: size_of(option[0]))
         while True:
             fewer = [tuple(t for t in terms if t != name) for name in terms if name not in base]
-            idle = [(one, tried(one)) for one in fewer if not _clearly_better(best, tried(one))]
+            idle = [(one, tried(one)) for one in fewer if not clearly_better(best, tried(one))]
             if not idle:
                 break
             terms, best = max(idle, key=lambda option: float(option[1].mean()))
 
 
-def _clearly_better(new: FloatArray, old: FloatArray) -> bool:
+def clearly_better(new: FloatArray, old: FloatArray) -> bool:
+    """Whether log-likelihoods of the same choices are larger by more than chance."""
     gain = new - old
     if len(gain) < 2:
         return False

@@ -55,16 +55,18 @@ class Direct(NamedTuple):
 
     value: float
     gradient: FloatArray  # of stay and away coefficients, one after the other
+    noise: float = 0.0  # variance from not knowing the prescriptions exactly
 
     def minus(self, other: Direct) -> Direct:
         """Return the difference."""
-        return Direct(self.value - other.value, self.gradient - other.gradient)
+        noise = 0.0 if other is self else self.noise + other.noise
+        return Direct(self.value - other.value, self.gradient - other.gradient, noise)
 
     def interval(self, fit: ChoiceFit, level: float = 0.95) -> Interval:
         """Return the value with what is not known of the coefficients (delta method)."""
         split = len(fit.stay.coefficients)
         g, h = self.gradient[:split], self.gradient[split:]
-        variance = float(g @ fit.stay.covariance @ g + h @ fit.away.covariance @ h)
+        variance = float(g @ fit.stay.covariance @ g + h @ fit.away.covariance @ h) + self.noise
         return Interval.around(self.value, math.sqrt(max(variance, 0.0)), level)
 
 
@@ -82,6 +84,10 @@ def direct(
     centers : array of shape (K, d)
     policy : array of shape (n,) or (n, K)
         Prescriptions, or their probabilities.
+
+    Returns
+    -------
+    Direct
     """
     theta = torch.tensor(
         np.concatenate([fit.stay.coefficients, fit.away.coefficients]), requires_grad=True
@@ -138,22 +144,30 @@ def off_policy(
 
     Parameters
     ----------
-    fit, X, cost, weight, centers, policy
+    fit, X, cost, weight, centers
         As in `direct`.
     choices : Choices
         The log.
     propensity : array of shape (m,)
         Probability with which each logged prescription was made.
+    policy
+        None for prescriptions as in the log.
     level : float
         Of the intervals.
     """
     i, j, k = choices.entities, choices.prescribed, choices.realized
     rho = np.full(len(X), 1 / len(X)) if weight is None else weight / weight.sum()
     seen = np.bincount(i, minlength=len(X))
+    # Entities count by their weight, however often they were logged.
+    w = rho[i] / seen[i]
+    if policy is None:
+        y = torch.from_numpy(np.asarray(centers, dtype=np.float64)[k][:, None])
+        logged = cost.each(torch.from_numpy(np.asarray(X, dtype=np.float64)[i]), y)[:, 0].numpy()
+        plain = _ratio_estimate(w, logged, i, 0.0, level)
+        return OffPolicy(plain, plain, float(w.sum() ** 2 / (w**2).sum()))
     pi = as_policy(policy, len(centers))
     kept = pi[i, j] > 0
-    # Entities count by their weight, however often they were logged.
-    w = pi[i, j] / propensity * rho[i] / seen[i]
+    w = w * pi[i, j] / propensity
     moved = [not np.array_equal(Y, centers) for Y in choices.layouts]
     if any(moved):
         ratio, seen_share = _ratio(fit, X, cost, choices, centers, kept, rho[i] / seen[i])
@@ -249,13 +263,18 @@ def compare(
     fit, X, cost, weight, choices, propensity
         As in `off_policy`.
     options : dict of name to (centers, policy)
-        What is compared.
+        What is compared; a policy that is None is that of the log, at its last centres.
 
     Returns
     -------
     list of Worth
     """
-    found = {name: direct(fit, X, cost, weight, *option) for name, option in options.items()}
+    found = {
+        name: direct(fit, X, cost, weight, centers, policy)
+        if policy is not None
+        else _as_logged(fit, X, cost, weight, choices)
+        for name, (centers, policy) in options.items()
+    }
     today = next(iter(found.values()))
     ignored = found.get(IGNORED)
     rows = []
@@ -311,17 +330,23 @@ def reach(X: FloatArray, choices: Choices, cost: Any, centers: FloatArray, label
     )
 
 
-def logged_policy(X: FloatArray, choices: Choices, cost: Any) -> FloatArray:
-    """Return the probabilities with which prescriptions were made, as far as distance says, (n, K).
+def _as_logged(
+    fit: ChoiceFit, X: FloatArray, cost: Any, weight: FloatArray | None, choices: Choices
+) -> Direct:
+    """Return what the model expects of the last centres, prescribed as often as in the log.
 
-    See `propensities`; for the last set of centres.
+    How often the nearest centre is prescribed, the second nearest and so on is counted, and what
+    counting leaves open goes into the error.
     """
     share = _share_of_ranks(X, choices, cost)[1]
-    D = cost.pairwise(
-        torch.from_numpy(np.asarray(X, dtype=np.float64)), torch.from_numpy(choices.layouts[-1])
-    )
-    policy: FloatArray = share[ranks(D).numpy()]
-    return policy
+    x, Y = torch.from_numpy(np.asarray(X, dtype=np.float64)), choices.layouts[-1]
+    rank = ranks(cost.pairwise(x, torch.from_numpy(Y))).numpy()
+    found = direct(fit, X, cost, weight, Y, share[rank])
+    expected = Problem(X, cost=cost, autonomy=fit.model).expected_costs(Y)
+    rho = np.full(len(X), 1 / len(X)) if weight is None else weight / weight.sum()
+    by_rank = np.bincount(rank.ravel(), (rho[:, None] * expected).ravel(), len(Y))
+    spread = float(share @ by_rank**2 - (share @ by_rank) ** 2)
+    return found._replace(noise=max(spread, 0.0) / len(choices.entities))
 
 
 def propensities(X: FloatArray, choices: Choices, cost: Any) -> FloatArray:

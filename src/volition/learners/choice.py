@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import cdist
+from threadpoolctl import threadpool_limits
 
 from volition.choices import (
     ChoiceFit,
@@ -20,12 +22,14 @@ from volition.choices.worth import (
     Reach,
     Worth,
     compare,
-    logged_policy,
     propensities,
     reach,
 )
+from volition.learners.aden.models import NetworkAutonomy, Units
+from volition.learners.aden.network import ADENetwork, NetworkSize
 from volition.learners.ledger import Asked
 from volition.learners.monitor import Change
+from volition.learners.neural import fit_network
 from volition.learners.staged import FIRST_STAGE, StagedLearner
 from volition.population import IntArray, LoggedPopulation, Population
 from volition.portfolio import Search
@@ -40,6 +44,20 @@ BATCH = 512
 FIRST_SHARE = 0.4
 #: beta that means a hard policy, times the cost of a single centre
 HARD = 1e4
+
+
+#: what a saved state holds besides arrays
+NAMES = (
+    "stage",
+    "told",
+    "left",
+    "exact",
+    "finished",
+    "from_log",
+    "range",
+    "scale",
+    "cost_unit",
+)
 
 
 class ChoiceClustering(StagedLearner):
@@ -57,6 +75,10 @@ class ChoiceClustering(StagedLearner):
     family : {"auto", "distance"} or (stay terms, away terms), default="auto"
         What choices may depend on; see `volition.choices.fit_choices`. By default terms are added
         as long as choices that were held out become clearly likelier.
+    network : bool, default=True
+        Whether a network may take over where terms do not suffice: with ``family="auto"`` and no
+        covariates, and only if choices that were held out become clearly likelier. A log that is
+        given to `fit_log` is explained by terms alone, because error bars need them.
     n_interactions : int or "auto", default="auto"
         Questions that a fit may ask. By default until the centres no longer improve by more than
         ``tol``, at most 50,000.
@@ -74,10 +96,10 @@ class ChoiceClustering(StagedLearner):
         Best prescription for each entity, -1 for those that left.
     distortion_ : float
         As the model sees it. See `distortion_estimate` for one from answers alone.
-    model_ : ChoiceAutonomy or None
+    model_ : ChoiceAutonomy, NetworkAutonomy or None
         What was learned, as an autonomy model: usable wherever one is.
     fit_ : ChoiceFit or None
-        The same with covariances, and all models that were tried.
+        The fitted terms with their covariances, and all that were tried.
     n_interactions_, n_answers_, n_repeated_ : int
     history_ : list of dict
     stop_reason_ : str
@@ -103,6 +125,7 @@ class ChoiceClustering(StagedLearner):
         *,
         metric: Any = "sqeuclidean",
         family: Any = "auto",
+        network: bool = True,
         n_interactions: int | str = "auto",
         tol: float = 1e-3,
         exploration: float = 0.3,
@@ -111,6 +134,7 @@ class ChoiceClustering(StagedLearner):
         self.n_clusters = n_clusters
         self.metric = metric
         self.family = family
+        self.network = network
         self.n_interactions = n_interactions
         self.tol = tol
         self.exploration = exploration
@@ -190,6 +214,7 @@ class ChoiceClustering(StagedLearner):
         self._layouts: list[FloatArray] = []
         self._numbers: dict[bytes, int] = {}
         self.fit_: ChoiceFit | None = None
+        self._from_log = False
         self._relabel()
 
     def _admit(self, first: int) -> None:
@@ -272,6 +297,23 @@ class ChoiceClustering(StagedLearner):
             random_state=int(self._rng.integers(2**31)),
         )
         self.model_ = self.fit_.model
+        usable = self.network and self.family == "auto" and self._covariates is None
+        if usable and self._stage and not self._from_log:
+            base = Problem(self._X, cost=self._cost, sample_weight=self._weight)
+            origin = base.mean_center()[0].astype(np.float64)
+            units = Units(origin, self._scale, self._cost_unit)
+            with threadpool_limits(1, "blas"):
+                found = fit_network(self._X, self.choices_, self._cost, units, self.fit_, self._rng)
+            self.model_ = found or self.model_
+
+    def _search(self) -> FloatArray:
+        found = self.model_
+        assert self.fit_ is not None
+        # The portfolio is too much for a network: it runs on the terms.
+        self.model_ = self.fit_.model
+        Y = super()._search()
+        self.model_ = found
+        return self._search_on_network(Y) if isinstance(found, NetworkAutonomy) else Y
 
     def _behaviour_changed(self, change: Change) -> None:
         """Begin anew at the present centres: what was chosen before no longer tells."""
@@ -344,7 +386,7 @@ class ChoiceClustering(StagedLearner):
         self._numbers = {Y.tobytes(): n for n, Y in enumerate(self._layouts)}
         self.n_interactions_ = self.n_answers_ = len(choices.entities)
         self.cluster_centers_ = np.array(choices.layouts[-1], dtype=np.float64)
-        self._stage = 1
+        self._stage, self._from_log = 1, True
         with self._few_threads():
             self._explore()
         self._finished = self.stop_reason_ = "the log is at its end"
@@ -383,10 +425,8 @@ class ChoiceClustering(StagedLearner):
         choices, weight = self.choices_, self._weight
         if propensity is None:
             propensity = propensities(self._X, choices, self._cost)
-        today = choices.layouts[-1], logged_policy(self._X, choices, self._cost)
-        return compare(
-            self.fit_, self._X, self._cost, weight, choices, propensity, {"today": today, **options}
-        )
+        options = {"today": (choices.layouts[-1], None), **options}
+        return compare(self.fit_, self._X, self._cost, weight, choices, propensity, options)
 
     def _usual_options(self) -> dict[str, tuple[Any, Any]]:
         today = self.choices_.layouts[-1]
@@ -411,8 +451,7 @@ class ChoiceClustering(StagedLearner):
     # -- interruption -----------------------------------------------------------------------------
 
     def _state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        names = ("stage", "told", "left", "exact", "finished", "range", "scale", "cost_unit")
-        numbers: dict[str, Any] = {name: getattr(self, f"_{name}") for name in names}
+        numbers: dict[str, Any] = {name: getattr(self, f"_{name}") for name in NAMES}
         shape = (0, *self.cluster_centers_.shape)
         arrays = {
             **self._rows,
@@ -426,6 +465,13 @@ class ChoiceClustering(StagedLearner):
         if self.fit_ is not None:
             numbers["fit"], fitted = self.fit_.state()
             arrays |= {f"fit.{name}": value for name, value in fitted.items()}
+        numbers["network"] = None
+        if isinstance(self.model_, NetworkAutonomy):
+            units = self.model_.units
+            numbers["network"] = [units.length, units.cost, vars(self.model_.network.size)]
+            arrays["net.origin"] = units.origin
+            frozen = self.model_.network.state_dict()
+            arrays |= {f"net.weight.{name}": value.numpy() for name, value in frozen.items()}
         return numbers, arrays
 
     def _accept(self, numbers: dict[str, Any]) -> None:
@@ -434,7 +480,7 @@ class ChoiceClustering(StagedLearner):
             raise ValueError("The file was made with another family of choice models.")
 
     def _restore(self, numbers: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-        for name in ("stage", "told", "left", "exact", "finished", "range", "scale", "cost_unit"):
+        for name in NAMES:
             setattr(self, f"_{name}", numbers[name])
         self._covariates = arrays.get("covariates")
         self._rows = {name: arrays[name] for name in self._rows}
@@ -445,6 +491,14 @@ class ChoiceClustering(StagedLearner):
             fitted = {k.removeprefix("fit."): v for k, v in arrays.items() if k.startswith("fit.")}
             self.fit_ = ChoiceFit.from_state(numbers["fit"], fitted, self._covariates)
             self.model_ = self.fit_.model
+        if numbers["network"] is not None:
+            length, unit, size = numbers["network"]
+            frozen = ADENetwork(self._X.shape[1], NetworkSize(**size), "choices").double()
+            weights = {k: v for k, v in arrays.items() if k.startswith("net.weight.")}
+            frozen.load_state_dict(
+                {k.removeprefix("net.weight."): torch.from_numpy(v) for k, v in weights.items()}
+            )
+            self.model_ = NetworkAutonomy(frozen, Units(arrays["net.origin"], length, unit))
 
 
 def read_log(

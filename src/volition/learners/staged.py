@@ -16,12 +16,15 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import cdist
 
+from volition.annealing import anneal
 from volition.autonomy import Autonomy, Chunk
 from volition.learners.base import Learner
 from volition.learners.policy import draw, gibbs
 from volition.population import IntArray
 from volition.portfolio import Search, canonical_order, thin
 from volition.problem import Problem
+from volition.schedules import Geometric
+from volition.solvers import Gradient
 from volition.validation import FloatArray
 
 #: answers of the first stage; each later stage has twice as many
@@ -34,6 +37,8 @@ ROAMING = 0.3
 PER_LAYOUT = 64
 #: entities by which centres are moved, at most
 MOVED_BY = 60_000
+#: entities by which centres are searched for on a network
+SEARCHED_BY = 1500
 #: share of the data's spread by which centres move to become others, of unknown cost
 MOVED = 0.05
 #: one layout in so many is the centres as they stand, to see what they cost
@@ -181,6 +186,25 @@ class StagedLearner(Learner):
             effort = {"n_init": 1, "n_improved": 1, "given": [self.cluster_centers_]}
         search = Search(self._problem(self.model_), self.n_clusters, seed, **effort)
         return search.run().centers
+
+    def _search_on_network(self, Y: FloatArray) -> FloatArray:
+        """Return the best of several starts, polished on what the network says."""
+        assert self.model_ is not None
+        whole = self._problem(self.model_)
+        problem = thin(whole, canonical_order(whole), SEARCHED_BY)
+        seed = int(self._rng.integers(2**31))
+        annealed = anneal(
+            problem, self.n_clusters, solver=Gradient(), schedule=Geometric(tau=1.8), max_iter=40,
+            tol=1e-4, random_state=seed, predict=False,
+        )  # fmt: skip
+        starts = [Y, annealed.centers]
+        if self._stage:
+            starts.append(self.cluster_centers_)
+        search = Search(
+            problem, self.n_clusters, np.random.RandomState(seed), max_iter=60, tol=1e-4
+        )
+        polished = [search.polish(problem, start) for start in starts]
+        return min(polished, key=whole.distortion)
 
     def _problem(self, model: Autonomy) -> Problem:
         here = np.flatnonzero(self._weight > 0)

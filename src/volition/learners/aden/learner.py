@@ -16,19 +16,24 @@ from typing import Any
 import numpy as np
 import torch
 
-from volition.annealing import anneal
 from volition.learners.aden.models import NetworkAutonomy, Units
 from volition.learners.aden.network import HEADS, ADENetwork, load_network, save_network
 from volition.learners.aden.recipe import Recipe, resolve_recipe
 from volition.learners.aden.replay import Batch, Replay
-from volition.learners.aden.training import LogitFit, Trainer, fit_logits, losses, prepare
+from volition.learners.aden.training import (
+    LogitFit,
+    Trainer,
+    fit_logits,
+    judged,
+    prepare,
+    train_choices,
+)
 from volition.learners.ledger import Asked
 from volition.learners.monitor import Change
 from volition.learners.staged import FIRST_STAGE, MOST_STAGED, ROAMING, ROWS, WATCHED, StagedLearner
 from volition.phase import first_beta
 from volition.population import IntArray
-from volition.portfolio import Search, canonical_order, thin
-from volition.schedules import Geometric
+from volition.portfolio import canonical_order, thin
 from volition.solvers import Gradient
 from volition.validation import FloatArray, check_integer, check_scalar
 
@@ -40,8 +45,6 @@ EXACT = 1e-6
 MATCHED = 0.99
 #: one group of answers in so many is held out to judge the network
 HELD_OUT = 6
-#: steps between looks at the held-out answers, and looks without a gain after which training ends
-LOOK, PATIENCE = 25, 3
 #: entities by which centres are moved, at most
 MOVED_BY = 3000
 #: answers by which replicas that differ are compared, each
@@ -545,25 +548,15 @@ class ADENClustering(StagedLearner):
         for candidate in (blank, network) if not self._trained else (blank,):
             with torch.no_grad():
                 candidate.linear.copy_(torch.from_numpy(self._logits.linear))
-        plain = _judged(blank, judges)[told]
-        best, state, since = _judged(network, judges)[told], _copy(network), 0
-        trainer = self._new_trainer(network)
-        for step in range(20 * LOOK):
-            pick = pool[self._rng.integers(0, len(pool), min(recipe.n_layouts, len(pool)))]
-            self._loss = trainer.step(
-                self._lesson(pick, torch.float32),
-                min(1.0, (step + 1) / LOOK) / 3,
-                int(self._rng.integers(2**31)),
-            )
-            if (step + 1) % LOOK:
-                continue
-            now = _judged(network, judges)[told]
-            since += 1
-            if now.mean() < best.mean():
-                best, state, since = now, _copy(network), 0
-            if since == PATIENCE:
-                break
-        network.load_state_dict(state)
+        plain = judged(blank, judges)[told]
+        best, self._loss = train_choices(
+            self._new_trainer(network),
+            lambda some: self._lesson(some, torch.float32),
+            pool,
+            judges,
+            recipe.n_layouts,
+            self._rng,
+        )
         gain = plain - best
         error = float(gain.std()) / math.sqrt(len(gain))
         helps = float(gain.mean()) > max(2.5 * error, 1e-4)
@@ -571,25 +564,6 @@ class ADENClustering(StagedLearner):
         if not helps:
             network.load_state_dict(blank.state_dict())
         return helps
-
-    def _search_on_network(self, Y: FloatArray) -> FloatArray:
-        """Return the best of several starts, polished on what the network says."""
-        assert self.model_ is not None
-        whole = self._problem(self.model_)
-        problem = thin(whole, canonical_order(whole), MOVED_BY // 2)
-        seed = int(self._rng.integers(2**31))
-        annealed = anneal(
-            problem, self.n_clusters, solver=Gradient(), schedule=Geometric(tau=1.8), max_iter=40,
-            tol=1e-4, random_state=seed, predict=False,
-        )  # fmt: skip
-        starts = [Y, annealed.centers]
-        if self._stage:
-            starts.append(self.cluster_centers_)
-        search = Search(
-            problem, self.n_clusters, np.random.RandomState(seed), max_iter=60, tol=1e-4
-        )
-        polished = [search.polish(problem, start) for start in starts]
-        return min(polished, key=whole.distortion)
 
     # -- costs: descend, and in the end compare ---------------------------------------------------
 
@@ -806,15 +780,6 @@ def _share_matched(batch: Batch) -> float:
     """Return the share of answers whose cost is that of some centre."""
     found: Any = batch.matches.any(2)
     return float(found[batch.valid].mean())
-
-
-def _copy(network: ADENetwork) -> dict[str, torch.Tensor]:
-    return {name: value.clone() for name, value in network.state_dict().items()}
-
-
-def _judged(network: ADENetwork, lesson: Any) -> torch.Tensor:
-    with torch.no_grad():
-        return losses(network, lesson)
 
 
 def _averaged(

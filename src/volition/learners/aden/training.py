@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,11 +16,14 @@ from volition.costs import Cost
 from volition.learners.aden.models import Units
 from volition.learners.aden.network import ADENetwork
 from volition.learners.aden.replay import Batch
+from volition.population import IntArray
 from volition.validation import FloatArray
 
 #: length of the gradient at which linear logits count as fitted
 FLAT = 1e-7
 CLIP = 60.0
+#: steps between looks at the held-out answers, and looks without a gain after which training ends
+LOOK, PATIENCE = 25, 3
 
 
 class Lesson(NamedTuple):
@@ -146,6 +150,47 @@ class Trainer:
             state.setdefault(int(number), {})[key] = moment.clone()
         groups = self.optimizer.state_dict()["param_groups"]
         self.optimizer.load_state_dict({"state": state, "param_groups": groups})
+
+
+def judged(network: ADENetwork, lesson: Lesson) -> Tensor:
+    """Return the loss of each answer without learning from it."""
+    with torch.no_grad():
+        return losses(network, lesson)
+
+
+def train_choices(
+    trainer: Trainer,
+    lesson_of: Callable[[IntArray], Lesson],
+    pool: IntArray,
+    judges: Lesson,
+    n_groups: int,
+    rng: np.random.Generator,
+) -> tuple[Tensor, float]:
+    """Train on groups of the pool as long as the judges' answers become likelier.
+
+    Leaves the network as it was when they were likeliest; returns their losses then, one for each
+    of their answers, and the last loss in training.
+    """
+    network, told = trainer.network, judges.valid & judges.matches.any(2)
+
+    def copy() -> dict[str, Tensor]:
+        return {name: value.clone() for name, value in network.state_dict().items()}
+
+    best, state, since, loss = judged(network, judges)[told], copy(), 0, math.nan
+    for step in range(20 * LOOK):
+        pick = pool[rng.integers(0, len(pool), min(n_groups, len(pool)))]
+        factor = min(1.0, (step + 1) / LOOK) / 3
+        loss = trainer.step(lesson_of(pick), factor, int(rng.integers(2**31)))
+        if (step + 1) % LOOK:
+            continue
+        now = judged(network, judges)[told]
+        since += 1
+        if now.mean() < best.mean():
+            best, state, since = now, copy(), 0
+        if since == PATIENCE:
+            break
+    network.load_state_dict(state)
+    return best, loss
 
 
 class LogitFit(NamedTuple):
