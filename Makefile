@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
-BENCH ?= small london speed memory phase learn aden
+BENCH ?= small london speed memory phase learn aden choices
 
 .PHONY: demo test bench lint format clean
 

@@ -87,7 +87,7 @@ def test_learning_from_costs_alone(run, files, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--learner", "deep"), "--learner must be tabular or aden, got 'deep'."),
+        (("--learner", "deep"), "--learner must be tabular, choice or aden, got 'deep'."),
         (("--learner", "aden", "--estimate", "costs"), "--estimate belongs to --learner tabular."),
         (("--learner", "aden", "--exploration", "0.2"), "--exploration belongs to --learner"),
     ],

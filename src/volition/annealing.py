@@ -21,7 +21,7 @@ from volition.validation import FloatArray, check_centers, check_integer
 
 #: size of the perturbation between betas, as a share of the length at which the policy is blurred
 PERTURBATION = 1e-3
-#: places that appear at once where centres jump apart
+#: places to which all centres jump from a single one, at least, for chance to decide which way
 JUMP = 5
 
 
@@ -261,7 +261,10 @@ def anneal(
         if a.n_distinct != b.n_distinct
     ]
     result = AnnealingResult(path[-1].copy(), history[-1].beta, history, path, transitions, status)
-    jumped = any(t.n_after - t.n_before >= JUMP for t in transitions)
+    # Groups of equal shape split at once too, but not because centres pull each other along.
+    jumped = problem.autonomy.depends_on_centers and any(
+        t.n_before == 1 and t.n_after > JUMP for t in transitions
+    )
     if not (isinstance(schedule, Critical) and schedule.passes > 1 and perturb and at_mean):
         return result
     if not jumped or status is not Status.CONVERGED:

@@ -103,7 +103,9 @@ def estimate(
     summary = _summary(model, table, names, log.name, worth, perf_counter() - began, seed)
     with output_folder(out) as folder:
         _write(model, table, names, worth, summary, folder)
-    _print(Console(highlight=False, soft_wrap=True, markup=False), model, worth, summary, out)
+    console = Console(highlight=False, soft_wrap=True, markup=False)
+    console.width = max(console.width, 112)  # the table is of no use cut off
+    _print(console, model, worth, summary, out)
 
 
 def _centers(path: Path, columns: str | None) -> tuple[np.ndarray, str]:

@@ -22,7 +22,7 @@ import volition
 from volition.autonomy import Autonomy, DistanceAutonomy, FixedAutonomy, Passive
 from volition.datasets import load_four_groups, make_city
 from volition.estimators import AutonomyAwareClustering
-from volition.learners import ADENClustering, Learner, TabularClustering
+from volition.learners import ADENClustering, ChoiceClustering, Learner, TabularClustering
 from volition.metrics import distortion
 from volition.population import LoggedPopulation, SimulatedPopulation
 from volition.tables import (
@@ -38,7 +38,7 @@ from volition.tables import (
 
 STATE = "state.safetensors"
 SHAPE = ("kappa", "gamma", "zeta", "temperature")
-AnyLearner = TabularClustering | ADENClustering
+AnyLearner = TabularClustering | ADENClustering | ChoiceClustering
 
 
 @dataclass
@@ -91,14 +91,15 @@ def learn(
         str,
         typer.Option(
             help="tabular: a table per entity, for behaviour that does not depend on the centres. "
-            "aden: a network that learns from costs alone, also when it does."
+            "choice: a model of choices, also when it does. aden: a network that learns from costs "
+            "alone, also when it does."
         ),
     ] = "tabular",
     interactions: Annotated[
         int | None,
         typer.Option(
-            help="Questions to ask at most. Default: 100 per entity and centre; aden: as "
-            "many as it takes, up to 100,000 (a million where costs are noisy)."
+            help="Questions to ask at most. Default: 100 per entity and centre; choice: as many as "
+            "it takes, up to 50,000; aden: up to 100,000 (a million where costs are noisy)."
         ),
     ] = None,
     estimate: Annotated[
@@ -108,12 +109,14 @@ def learn(
         float | None,
         typer.Option(
             help="Stop once not knowing more is believed to cost less than this share "
-            "(default 0.003); aden: once centres improve by less (default 0.001)."
+            "(default 0.003); choice, aden: once centres improve by less (default 0.001)."
         ),
     ] = None,
     exploration: Annotated[
         float | None,
-        typer.Option(help="Share of blind prescriptions. Default: 0.1; aden has its own, 0.3."),
+        typer.Option(
+            help="Share of blind prescriptions. Default: 0.1; choice: 0.3; aden has its own, 0.3."
+        ),
     ] = None,
     forgetting: Annotated[
         float, typer.Option(help="One over the answers after which an answer's weight is 1/e.")
@@ -205,17 +208,21 @@ def _learner(
     if name == "tabular":
         given = {key: value for key, value in options.items() if value is not None}
         return TabularClustering(K, **common, **given)
-    if name != "aden":
-        raise ValueError(f"--learner must be tabular or aden, got {name!r}.")
+    if name not in ("choice", "aden"):
+        raise ValueError(f"--learner must be tabular, choice or aden, got {name!r}.")
     defaults = {"estimate": "choices", "exploration": None, "forgetting": 0.0}
+    exploration = options["exploration"]
     for option, value in options.items():
-        if value != defaults[option]:
+        if value != defaults[option] and (option, name) != ("exploration", "choice"):
             raise ValueError(f"--{option} belongs to --learner tabular.")
     if not source.models:
         raise ValueError(
-            "--learner aden asks how entities respond when centres move, which a log does not "
-            "tell; use --learner tabular with --log."
+            f"--learner {name} asks how entities respond when centres move, which a log does not "
+            "tell; use --learner tabular with --log, or volition estimate."
         )
+    if name == "choice":
+        given = {} if exploration is None else {"exploration": exploration}
+        return ChoiceClustering(K, **common, **given)
     return ADENClustering(K, **common)
 
 

@@ -174,8 +174,9 @@ class Critical:
         Where one may be due, a second try moves all centres blindly by this share of the blur; the
         lower free energy counts. 0 for never.
     passes : int, default=3
-        Where centres jump apart (five places or more at once), chance decides which way. The whole
-        path is then gone so often from other perturbations, and the one that ends lowest counts.
+        Where p depends on the centres and all of them jump apart at once, from one place to more
+        than five, chance decides which way. The whole path is then gone so often from other
+        perturbations, and the one that ends lowest counts.
 
     Examples
     --------

@@ -121,7 +121,7 @@ def calibration(
     choices : Choices
     cost : Cost
     n_bins : int
-        Bins of equal numbers of predictions.
+        Bins of equal width.
     """
     held = choices.entities % 4 == 3
     if held.any() and not held.all():
@@ -142,9 +142,9 @@ def calibration(
             p, came = p[:, 0], came[:, 0]
         else:
             p, came = p[decisions.open], came[decisions.open]
-        order = np.argsort(p, kind="stable")
-        for rows in np.array_split(order, min(n_bins, len(order))):
-            # Predictions that are all the same make one bin.
+        number = np.minimum((p * n_bins).astype(np.int64), n_bins - 1)
+        for b in np.unique(number):
+            rows = np.flatnonzero(number == b)
             n, k = len(rows), int(came[rows].sum())
             low, high = _wilson(k, n)
             bins.append(CalibrationBin(name, float(p[rows].mean()), k / n, low, high, n))

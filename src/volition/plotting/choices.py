@@ -94,7 +94,7 @@ def plot_worth(rows: list[Worth], *, unit: str = "", ax: Any = None) -> Any:
             color=colour, markersize=5, capsize=2, label=names[kind],
         )  # fmt: skip
     ax.set_yticks(range(len(rows)), [row.name for row in rows])
-    ax.invert_yaxis()
+    ax.set_ylim(len(rows) - 0.5, -0.5)
     ax.set_xlabel(f"cost per entity{f' ({unit})' if unit else ''}")
     ax.set_xlim(left=0)
     ax.legend(frameon=False, loc="best")

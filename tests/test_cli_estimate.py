@@ -1,0 +1,157 @@
+"""``volition estimate`` as a user meets it: a log in, a model, centres and their worth out."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import numpy as np
+import pytest
+
+from volition import AutonomyAwareClustering, ChoiceAutonomy, SimulatedPopulation, load_autonomy
+from volition.cli import main
+from volition.datasets import load_four_groups
+from volition.problem import Problem
+
+
+def write(path, header, rows):
+    with open(path, "w", newline="", encoding="utf-8") as stream:
+        csv.writer(stream).writerows([header, *rows])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Four groups with a covariate, and a log of 4,000 choices."""
+    folder = tmp_path_factory.mktemp("log")
+    X, rng = load_four_groups().data, np.random.default_rng(0)
+    van = (rng.random((len(X), 1)) < 0.4).astype(float)
+    truth = ChoiceAutonomy(
+        {"constant": [2.0], "covariates": [-2.0]}, {"pair": [-50.0]}, covariates=van
+    )
+    today = AutonomyAwareClustering(4, random_state=0).fit(X)
+    entity = rng.integers(0, len(X), 4000)
+    near = today.labels_[entity]
+    prescribed = np.where(rng.random(4000) < 0.2, rng.integers(0, 4, 4000), near)
+    chance = np.where(prescribed == near, 0.85, 0.05)
+    people = SimulatedPopulation(X, truth, random_state=1)
+    realized = people.respond(entity, prescribed, today.cluster_centers_).realized
+    names = [f"s{i}" for i in range(len(X))]
+    write(folder / "s.csv", ["name", "x", "y", "van"], zip(names, *X.T, van[:, 0], strict=True))
+    write(folder / "c.csv", ["x", "y"], today.cluster_centers_.tolist())
+    rows = [
+        [names[i], j, k, c] for i, j, k, c in zip(entity, prescribed, realized, chance, strict=True)
+    ]
+    write(folder / "log.csv", ["entity", "prescribed", "realized", "propensity"], rows)
+    return folder
+
+
+def run(monkeypatch, capsys, folder, *words):
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr("sys.argv", ["volition", *map(str, words)])
+    try:
+        main()
+        code = 0
+    except SystemExit as end:
+        code = int(end.code or 0)
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+LOG = ("estimate", "--log", "log.csv", "--entities", "s.csv", "--centers", "c.csv", "--id", "name")
+
+
+def test_a_log_leads_to_a_decision(monkeypatch, capsys, folder):
+    code, out, err = run(monkeypatch, capsys, folder, *LOG, "--covariates", "van", "--out", "r")
+    assert (code, err) == (0, "")
+    assert "Whether they obey depends on: the entity's covariates." in out
+    assert "The centres never moved in this log" in out
+    written = {path.name for path in (folder / "r").iterdir()}
+    assert written == {
+        "autonomy.safetensors", "estimates.csv", "parameters.csv", "models.csv", "centers.csv",
+        "assignments.csv", "summary.json", "calibration.png", "worth.png",
+    }  # fmt: skip
+    summary = json.loads((folder / "r" / "summary.json").read_text())
+    assert summary["n_choices"] == 4000
+    worth = summary["worth"]
+    assert worth["recommended"]["direct"][0] < worth["autonomy ignored"]["direct"][0]
+    with open(folder / "r" / "estimates.csv", encoding="utf-8") as stream:
+        rows = list(csv.DictReader(stream))
+    assert rows[0]["option"] == "today"
+    assert float(rows[-1]["saving_low"]) > 0
+    model = load_autonomy(folder / "r" / "autonomy.safetensors")
+    assert set(model.stay) == {"constant", "covariates"}
+
+
+def test_fit_takes_the_model_that_was_learned(monkeypatch, capsys, folder):
+    if not (folder / "r").exists():
+        run(monkeypatch, capsys, folder, *LOG, "--covariates", "van", "--out", "r")
+    words = ("fit", "s.csv", "-k", 4, "--id", "name", "--autonomy", "r/autonomy.safetensors")
+    code, out, err = run(monkeypatch, capsys, folder, *words, "--out", "f", "--quiet")
+    assert (code, err) == (0, "")
+    assert "1800 entities (x, y)" in out  # the covariate is no coordinate
+    found = json.loads((folder / "f" / "summary.json").read_text())["distortion"]
+    expected = json.loads((folder / "r" / "summary.json").read_text())["worth"]["recommended"]
+    assert found == pytest.approx(expected["direct"][0], rel=1e-3)
+
+
+def test_the_family_and_the_metric_can_be_told(monkeypatch, capsys, folder):
+    words = (*LOG, "--family", "distance", "--columns", "x,y", "--out", "d")
+    code, out, _ = run(monkeypatch, capsys, folder, *words)
+    assert code == 0
+    assert "kappa = 0.2" in out
+    assert "gamma = " in out
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"--log": "none.csv"}, "No such file: none.csv."),
+        ({"--covariates": "lorry"}, "s.csv has no column 'lorry'"),
+        ({"--columns": "x,z"}, "c.csv has no column 'z'"),
+        ({"--family": "deep"}, "family must be one of 'auto', 'distance'"),
+        ({"--metric": "taxi"}, "metric"),
+        ({"--id": "x"}, "The log names entity 's"),
+        ({"--centers": "two.csv"}, "clusters are numbered 0 to 1"),
+        ({"--centers": "uneven.csv"}, "must number sets of equally many centres"),
+    ],
+)
+def test_bad_input_is_one_sentence(monkeypatch, capsys, folder, change, says):
+    write(folder / "two.csv", ["x", "y"], [[0.1, 0.1], [0.9, 0.9]])
+    write(folder / "uneven.csv", ["layout", "x", "y"], [[0, 0.1, 0.1], [0, 1, 1], [1, 0.9, 0.9]])
+    words = list(LOG)
+    for name, value in change.items():
+        if name in words:
+            words[words.index(name) + 1] = value
+        else:
+            words += [name, value]
+    code, out, err = run(monkeypatch, capsys, folder, *words, "--out", "bad")
+    assert code == 2
+    assert says in err
+    assert err.startswith("volition: ")
+    assert err.count("\n") == 1
+    assert out == ""
+    assert not (folder / "bad").exists()
+
+
+def test_several_sets_of_centres(monkeypatch, capsys, folder):
+    X, rng = load_four_groups().data, np.random.default_rng(1)
+    sets = X[rng.integers(0, len(X), (3, 4))]
+    layout = np.sort(rng.integers(0, 3, 3000))
+    entity, prescribed = rng.integers(0, len(X), 3000), rng.integers(0, 4, 3000)
+    truth = ChoiceAutonomy({"constant": [1.0]}, {"pair": [-50.0]})
+    people = SimulatedPopulation(X, truth, random_state=1)
+    realized = people.respond(entity, prescribed, sets[layout]).realized
+    write(folder / "e.csv", ["x", "y"], X.tolist())
+    rows = [[n, *center] for n, Y in enumerate(sets.tolist()) for center in Y]
+    write(folder / "sets.csv", ["layout", "x", "y"], rows)
+    rows = zip(entity, prescribed, realized, layout, strict=True)
+    write(folder / "l3.csv", ["entity", "prescribed", "realized", "layout"], rows)
+    words = ("estimate", "--log", "l3.csv", "--entities", "e.csv", "--centers", "sets.csv")
+    code, out, err = run(monkeypatch, capsys, folder, *words, "--out", "r3")
+    assert (code, err) == (0, "")
+    assert "The log has 3 sets of centres." in out
+    reached = json.loads((folder / "r3" / "summary.json").read_text())
+    known = AutonomyAwareClustering(4, autonomy=truth, random_state=0).fit(X).distortion_
+    centers = np.loadtxt(folder / "r3" / "centers.csv", delimiter=",", skiprows=1)[:, 1:]
+    assert Problem(X, autonomy=truth).distortion(centers) < 1.01 * known
+    assert reached["reach"]["n_layouts"] == 3
