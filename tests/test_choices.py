@@ -593,6 +593,9 @@ def test_a_log_leads_to_centres_and_their_worth():
     reached = truth.distortion(model.cluster_centers_, model.labels_)
     assert found.low < reached < found.high
     assert rows["recommended"].saving_if_ignored.low > 0
+    for wrong, says in ((chance[:5], "one number for each"), (0 * chance, "propensity is 0 at")):
+        with pytest.raises(ValueError, match=says):
+            model.worth(propensity=wrong)
     assert "never moved" in str(model.reach())
     assert model.reach().n_layouts == 1
 
@@ -624,7 +627,7 @@ def test_bad_input_gets_a_clear_sentence():
         ChoiceClustering(4).fit(X4, population=people, covariates=np.zeros((3, 1)))
     with pytest.raises(ValueError, match="covariates must be numbers"):
         ChoiceClustering(4).start(X4, covariates=np.array(["van"] * len(X4)))
-    with pytest.raises(ValueError, match="Nothing was learned yet"):
+    with pytest.raises(ValueError, match="call fit_log first"):
         ChoiceClustering(4).start(X4).worth()
     log = {"entity": [0], "prescribed": [0], "realized": [1]}
     with pytest.raises(ValueError, match="n_clusters=3, but the log was recorded with 4"):

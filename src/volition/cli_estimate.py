@@ -97,9 +97,9 @@ def estimate(
                 table.values, records, Y, sample_weight=table.weight, covariates=Z,
                 entity_ids=ids, lines=lines,
             )  # fmt: skip
+            worth = model.worth(propensity=records.get("propensity"))
         except ValueError as error:
             raise ValueError(f"{log}: {error}") from None
-        worth = model.worth(propensity=records.get("propensity"))
     summary = _summary(model, table, names, log.name, worth, perf_counter() - began, seed)
     with output_folder(out) as folder:
         _write(model, table, names, worth, summary, folder)

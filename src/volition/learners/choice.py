@@ -416,15 +416,35 @@ class ChoiceClustering(StagedLearner):
         -------
         list of Worth
             The first is today's: the last centres in the log, prescribed as in the log.
+
+        Raises
+        ------
+        ValueError
+            Where there is no log.
         """
         self._check_started()
-        if self.fit_ is None:
-            raise ValueError("Nothing was learned yet: fit first.")
-        if options is None:
-            options = self._usual_options()
+        if self.fit_ is None or not self._from_log:
+            raise ValueError(
+                "worth() compares with what a log shows: call fit_log first. A learner that asks "
+                "has no prescriptions of today; see distortion_ and distortion_estimate()."
+            )
         choices, weight = self.choices_, self._weight
         if propensity is None:
             propensity = propensities(self._X, choices, self._cost)
+        propensity = np.asarray(propensity, dtype=np.float64)
+        if propensity.shape != choices.entities.shape:
+            raise ValueError(
+                f"propensity must have one number for each of the {len(choices.entities)} rows of "
+                f"the log, got shape {propensity.shape}."
+            )
+        bad = np.flatnonzero(~((propensity > 0) & (propensity <= 1)))
+        if len(bad):
+            raise ValueError(
+                f"propensity is {propensity[bad[0]]:g} at row {bad[0]}; what was prescribed had a "
+                "probability above 0, and at most 1."
+            )
+        if options is None:
+            options = self._usual_options()
         options = {"today": (choices.layouts[-1], None), **options}
         return compare(self.fit_, self._X, self._cost, weight, choices, propensity, options)
 

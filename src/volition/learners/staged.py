@@ -179,7 +179,8 @@ class StagedLearner(Learner):
         seed = np.random.RandomState(int(self._rng.integers(2**31)))
         # The first stage only finds out where to ask next; the second may be the last; later ones
         # begin near the best.
-        effort: dict[str, Any] = {"n_init": 3}
+        by_entity = self.model_.by_entity  # each step then takes several times as long
+        effort: dict[str, Any] = {"n_init": 2, "n_improved": 2} if by_entity else {"n_init": 3}
         if self._stage == 0:
             effort = {"n_init": 1, "n_improved": 0}
         elif self._stage > 1:
