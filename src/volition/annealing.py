@@ -276,7 +276,8 @@ def anneal(
         predict=predict,
     )  # fmt: skip
     best, rest = result, retry
-    if retry.history[-1].free_energy < result.history[-1].free_energy:
+    lower = retry.history[-1].free_energy < result.history[-1].free_energy
+    if lower and retry.status is Status.CONVERGED:  # else it did not get to the same beta
         best, rest = retry, result
     first = best.history[0]  # what was thrown away was work all the same
     best.history[0] = first._replace(n_iter=first.n_iter + rest.n_iter)

@@ -157,7 +157,7 @@ def fit(
     obeyed, numbered by position, each entity prescribed its nearest, judged with autonomy.
     """
     check_writable(out)
-    chosen, columns = _autonomy(kappa, gamma, zeta, temperature, autonomy, file, columns)
+    chosen, columns = _autonomy(kappa, gamma, zeta, temperature, autonomy, file, columns, metric)
     table = read_entities(file, columns, weight, id_column, metric)
     model = AutonomyAwareClustering(
         clusters,
@@ -199,7 +199,7 @@ def phase(
     if most < 1:
         raise ValueError(f"--max-clusters must be an integer >= 1, got {most}.")
     check_writable(out)
-    chosen, columns = _autonomy(kappa, gamma, zeta, temperature, autonomy, file, columns)
+    chosen, columns = _autonomy(kappa, gamma, zeta, temperature, autonomy, file, columns, metric)
     table = read_entities(file, columns, weight, None, metric)
     console = Console(highlight=False, soft_wrap=True, markup=False)
     shown = Console(stderr=True) if not quiet and sys.stderr.isatty() else Console(quiet=True)
@@ -286,6 +286,7 @@ def _autonomy(
     file: Path | None,
     entities: Path,
     columns: str | None,
+    metric: str,
 ) -> tuple[Autonomy, str | None]:
     """Return the model of autonomy, and the columns of the entities that it was learned with."""
     shape = {"gamma": gamma, "zeta": zeta, "temperature": temperature}
@@ -296,6 +297,11 @@ def _autonomy(
         if file.suffix != ".safetensors":
             return FixedAutonomy(read_matrix(file)), columns
         model, facts = read_autonomy(file)
+        if facts.get("metric", metric) != metric:
+            raise ValueError(
+                f"{file} was learned with metric '{facts['metric']}'; say --metric "
+                f"{facts['metric']}, not '{metric}'."
+            )
         if columns is None and facts.get("columns"):
             columns = ",".join(facts["columns"])
         if facts.get("covariates") and isinstance(model, ChoiceAutonomy):

@@ -15,7 +15,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table as RichTable
 
 import volition
-from volition.choices import AWAY, STAY, calibration, coefficients, parameters
+from volition.choices import AWAY, STAY, calibration, check_family, coefficients, parameters
 from volition.learners import ChoiceClustering
 from volition.persistence import save_autonomy
 from volition.tables import (
@@ -81,6 +81,7 @@ def estimate(
     assignments.csv, summary.json, calibration.png and worth.png.
     """
     check_writable(out)
+    check_family(family)
     names = covariates.split(",") if covariates else []
     names = [name.strip() for name in names]
     layouts, columns = _centers(centers, columns)
@@ -101,6 +102,11 @@ def estimate(
         except ValueError as error:
             raise ValueError(f"{log}: {error}") from None
     summary = _summary(model, table, names, log.name, worth, perf_counter() - began, seed)
+    options = {"--columns": columns, "--metric": metric, "--id": id_column, "--weight": weight}
+    told = "".join(f" {name} {value}" for name, value in options.items() if value is not None)
+    summary["next"] = (
+        f"volition fit {entities} --clusters {model.n_clusters} --autonomy {out / MODEL}{told}"
+    )
     with output_folder(out) as folder:
         _write(model, table, names, worth, summary, folder)
     console = Console(highlight=False, soft_wrap=True, markup=False)
@@ -180,7 +186,9 @@ def _write(
 ) -> None:
     fit = model.fit_
     assert fit is not None
-    save_autonomy(fit.model, folder / MODEL, covariates=covariates, columns=table.columns)
+    used = covariates if fit.model.covariates is not None else []
+    metric = str(model.metric)
+    save_autonomy(fit.model, folder / MODEL, covariates=used, columns=table.columns, metric=metric)
     ends = ("", "_low", "_high")
     kinds = ("direct", "weighted", "robust", "saving", "saving_if_ignored")
     write_csv(
@@ -216,7 +224,7 @@ def _write(
         ([name, int(j), _cell(costs[j])]
          for name, j, costs in zip(ids, model.labels_, q, strict=True)),
     )  # fmt: skip
-    text = json.dumps(summary, indent=2, default=float)
+    text = json.dumps(_json(summary), indent=2, allow_nan=False)
     (folder / "summary.json").write_text(text + "\n", encoding="utf-8")
     import matplotlib
 
@@ -230,6 +238,17 @@ def _write(
     unit = {"haversine": "km", "sqhaversine": "km²"}.get(str(model.metric), "")
     ax = plot_worth(worth, unit=unit)
     ax.figure.savefig(folder / "worth.png", dpi=140)
+
+
+def _json(value: Any) -> Any:
+    """Return what JSON can hold: null for what is not a number, or is without end."""
+    if isinstance(value, dict):
+        return {name: _json(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_json(one) for one in value]
+    if isinstance(value, float | np.floating):
+        return float(value) if np.isfinite(value) else None
+    return value
 
 
 def _cell(value: float) -> float:
@@ -276,9 +295,7 @@ def _print(
         "summary.json, calibration.png, worth.png"
     )
     console.print(f"Results in {out}/: {files}")
-    console.print(
-        f"Go on with: volition fit ENTITIES -k {model.n_clusters} --autonomy {out / MODEL}"
-    )
+    console.print(f"Go on with: {summary['next']}")
 
 
 def _interval(estimate: Any) -> str:

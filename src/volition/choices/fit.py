@@ -11,7 +11,7 @@ from threadpoolctl import threadpool_limits
 
 from volition.autonomy import DistanceAutonomy
 from volition.choices.data import PLACES, Choices, Scene, make_basis, make_decisions, make_scene
-from volition.choices.logit import fit_logit, log_likelihoods, scores
+from volition.choices.logit import Decisions, fit_logit, log_likelihoods, scores
 from volition.choices.model import AWAY, PAIRED, STAY, Basis, ChoiceAutonomy, term_size
 from volition.costs import Cost
 from volition.population import IntArray
@@ -21,6 +21,8 @@ from volition.validation import FloatArray, check_finite
 FOLDS = 4
 #: by how many standard errors held-out choices must become likelier for a term to be added
 CLEARLY = 2.5
+#: entities and choices of each kind from which on errors are robust; fewer are taken as independent
+ENOUGH = 20
 #: gain in log-likelihood that is not worth a term, however sure
 LEAST = 2.0
 #: rows by which terms are chosen, at most; coefficients come from all
@@ -153,18 +155,23 @@ def _fit(
         stay, away = _choose(scene, choices, K, Z.shape[1], basis, rng, trials)
     else:
         stay, away = FAMILIES[family] if isinstance(family, str) else family
+    if basis is None and "place" in stay:
+        raise ValueError("The term 'place' needs entities at four different places at least.")
+    if Z.shape[1] == 0 and any("covariates" in term for term in (*stay, *away)):
+        raise ValueError("A term asks for covariates, but none are given.")
     if K < 3:
         away = ()  # there is one other cluster, or none
     fits = {
         "stay": _fit_part("stay", tuple(stay), scene, choices),
         "away": _fit_part("away", tuple(away), scene, choices),
     }
+    used = any("covariates" in term for term in (*stay, *away)) or "place" in stay
     model = ChoiceAutonomy(
         fits["stay"].by_term(),
         fits["away"].by_term(),
         cost_unit=cost_unit,
         n_clusters=K,
-        covariates=covariates,
+        covariates=covariates if used else None,
         basis=basis if "place" in stay else None,
     )
     return ChoiceFit(model, fits["stay"], fits["away"], trials, len(choices.entities))
@@ -186,6 +193,8 @@ def check_family(family: Any) -> None:
         for term in terms:
             if term not in known:
                 raise ValueError(f"There is no {part} term {term!r}; there are {list(known)}.")
+    if "rank" in away and (both := PAIRED & set(away)):
+        raise ValueError(f"The away term {min(both)!r} does not go with 'rank'.")
 
 
 def check_covariates(covariates: Any, n: int) -> FloatArray:
@@ -208,20 +217,34 @@ def _flat(family: Any) -> tuple[str, ...]:
 
 def _fit_part(part: str, terms: tuple[str, ...], scene: Scene, choices: Choices) -> Part:
     decisions, ridge, places = make_decisions(part, terms, scene, choices.realized)
-    estimate = fit_logit(decisions, ridge)
+    estimate = fit_logit(_hedged(decisions, places) if part == "stay" else decisions, ridge)
     theta = estimate.coefficients
-    who = choices.entities
-    if part == "away":
-        who = who[choices.realized != choices.prescribed]
+    left = choices.realized != choices.prescribed
+    who = choices.entities[left] if part == "away" else choices.entities
+    fewest = int(min(left.sum(), (~left).sum())) if part == "stay" else len(who)
     covariance = estimate.bread
-    if len(who) and len(theta):
+    _, which = np.unique(who, return_inverse=True)
+    n_entities = int(which.max(initial=-1)) + 1
+    if n_entities >= ENOUGH and fewest >= ENOUGH and len(theta):
         # Choices of one entity may go together: scores are added up before they are squared.
-        each = scores(decisions, theta)
-        _, which = np.unique(who, return_inverse=True)
-        summed = np.zeros((which.max() + 1, len(theta)))
-        np.add.at(summed, which, each)
-        covariance = estimate.bread @ (summed.T @ summed) @ estimate.bread
+        summed = np.zeros((n_entities, len(theta)))
+        np.add.at(summed, which, scores(decisions, theta))
+        meat = summed.T @ summed * n_entities / (n_entities - 1)
+        covariance = estimate.bread @ meat @ estimate.bread
     return Part(terms, places, theta, covariance, len(who))
+
+
+def _hedged(decisions: Decisions, places: dict[str, slice]) -> Decisions:
+    """Add half a choice each to stay and to leave: where nobody left, nobody is sure to stay."""
+    if "constant" not in places or len(decisions.chosen) == 0:
+        return decisions
+    two = decisions.take(np.zeros(2, dtype=np.int64))
+    constant = two.which[:, :1] == places["constant"].start
+    value = np.concatenate([constant.astype(float), np.zeros_like(two.value[:, 1:])], axis=1)
+    more = (two.which, value, two.open, np.array([0, 1]), np.full(2, 0.5))
+    columns = [np.concatenate(pair) for pair in zip(decisions[:5], more, strict=True)]
+    which, values, open_, chosen, weight = columns
+    return Decisions(which, values, open_, chosen, weight, decisions.n_coefficients)
 
 
 def _choose(
@@ -240,6 +263,8 @@ def _choose(
     scene, realized = scene.take(rows), choices.realized[rows]
     # All choices of an entity are in one fold: what holds is to hold for others.
     fold = rng.integers(0, FOLDS, choices.entities.max() + 1)[choices.entities[rows]]
+    everyone = choices.entities[rows]
+    who = {"stay": everyone, "away": everyone[realized != scene.prescribed]}
     unusable = set() if n_covariates else {name for name in (*STAY, *AWAY) if "covariates" in name}
     if basis is None:
         unusable.add("place")
@@ -261,12 +286,12 @@ def _choose(
         def size_of(terms: tuple[str, ...], part: str = part) -> int:
             return sum(term_size(part, term, K, n_covariates, PLACES) for term in terms)
 
-        chains[part].append(_forward(part, base, names, likelihood, size_of, trials))
+        chains[part].append(_forward(part, base, names, likelihood, size_of, who[part], trials))
     picked = {}
     for part, found in chains.items():
         best = found[0] if found else ((), np.zeros(0))
         for other in found[1:]:
-            if clearly_better(other[1], best[1]):
+            if clearly_better(other[1], best[1], who[part]):
                 best = other
         picked[part] = best[0]
     trials[:] = [
@@ -281,6 +306,7 @@ def _forward(
     names: list[str],
     likelihood: Callable[[tuple[str, ...]], FloatArray],
     size_of: Callable[[tuple[str, ...]], int],
+    who: IntArray,
     trials: list[Trial],
 ) -> tuple[tuple[str, ...], FloatArray]:
     """Add the best term again and again, as long as it clearly helps; drop what it makes idle."""
@@ -294,26 +320,30 @@ def _forward(
         return known[frozenset(terms)]
 
     terms, best = base, tried(base)
+    visited: set[frozenset[str]] = set()
     while True:
         options = [((*terms, name), tried((*terms, name))) for name in names if name not in terms]
-        options = [option for option in options if clearly_better(option[1], best)]
+        options = [option for option in options if clearly_better(option[1], best, who)]
         if not options:
             return terms, best
         # The simplest that is not clearly worse than the likeliest: it reaches farther.
         top = max(options, key=lambda option: float(option[1].mean()))[1]
-        options = [option for option in options if not clearly_better(top, option[1])]
+        options = [option for option in options if not clearly_better(top, option[1], who)]
         terms, best = min(options, key=lambda option: size_of(option[0]))
+        if frozenset(terms) in visited:
+            return terms, best  # round in a circle of equals
+        visited.add(frozenset(terms))
         while True:
             fewer = [tuple(t for t in terms if t != name) for name in terms if name not in base]
-            idle = [(one, tried(one)) for one in fewer if not clearly_better(best, tried(one))]
+            idle = [(one, tried(one)) for one in fewer if not clearly_better(best, tried(one), who)]
             if not idle:
                 break
             terms, best = max(idle, key=lambda option: float(option[1].mean()))
 
 
-def clearly_better(new: FloatArray, old: FloatArray) -> bool:
-    """Whether log-likelihoods of the same choices are larger by more than chance."""
-    gain = new - old
+def clearly_better(new: FloatArray, old: FloatArray, who: IntArray) -> bool:
+    """Whether log-likelihoods of the same choices, by ``who``, are larger by more than chance."""
+    gain = np.bincount(who, new - old)[np.bincount(who) > 0]  # an entity's go together
     if len(gain) < 2:
         return False
     return float(gain.sum()) > max(LEAST, CLEARLY * float(gain.std()) * math.sqrt(len(gain)))

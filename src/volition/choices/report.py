@@ -59,8 +59,9 @@ def parameters(fit: ChoiceFit, level: float = 0.95) -> list[Parameter]:
         found.append(Parameter("kappa", *kappa))
     away, unit = fit.away, fit.model.cost_unit
     slopes = {}
+    straight = set(away.terms) <= {"pair", "entity"}  # else slopes are not those of the family
     for term, name in (("pair", "zeta / T"), ("entity", "gamma / T")):
-        if term in away.places:
+        if straight and term in away.places:
             at = away.places[term].start
             value, error = -away.coefficients[at] / unit, math.sqrt(away.covariance[at, at]) / unit
             slopes[term] = (value, error, at)

@@ -3,8 +3,9 @@
 Three estimates stand side by side. *Direct*: what the fitted model expects. *Weighted*: the costs
 that logged choices would have had, each weighted by how much likelier the new prescriptions (and,
 where centres move, the model) make it. *Doubly robust*: the direct estimate corrected by the
-weighted mistakes of the model; right if either the model or the weights are. The latter two exist
-only where the log has seen what would be chosen: centres that move far are beyond any weighting.
+weighted mistakes of the model: at the centres of the log it is right if either the model or the
+propensities are. Where centres move, weights come from the model too, and the latter two exist only
+where the log has seen what would be chosen: centres that move far are beyond any weighting.
 """
 
 from __future__ import annotations
@@ -71,7 +72,12 @@ class Direct(NamedTuple):
 
 
 def direct(
-    fit: ChoiceFit, X: Any, cost: Any, weight: Any, centers: FloatArray, policy: Any
+    fit: ChoiceFit,
+    X: Any,
+    cost: Any,
+    weight: Any,
+    centers: FloatArray,
+    policy: Any,
 ) -> Direct:
     """Return what the model expects of these centres and prescriptions.
 
@@ -157,23 +163,26 @@ def off_policy(
     """
     i, j, k = choices.entities, choices.prescribed, choices.realized
     rho = np.full(len(X), 1 / len(X)) if weight is None else weight / weight.sum()
-    seen = np.bincount(i, minlength=len(X))
-    # Entities count by their weight, however often they were logged.
-    w = rho[i] / seen[i]
+    w = _even(choices, rho)
     if policy is None:
-        y = torch.from_numpy(np.asarray(centers, dtype=np.float64)[k][:, None])
+        # As it was: nothing to weight, and nothing for a model to correct.
+        last = choices.take(choices.layout == len(choices.layouts) - 1)
+        if len(last.entities) == 0:
+            return OffPolicy(NONE, NONE, 0.0)
+        i, w = last.entities, _even(last, rho)
+        y = torch.from_numpy(np.asarray(centers, dtype=np.float64)[last.realized][:, None])
         logged = cost.each(torch.from_numpy(np.asarray(X, dtype=np.float64)[i]), y)[:, 0].numpy()
         plain = _ratio_estimate(w, logged, i, 0.0, level)
         return OffPolicy(plain, plain, float(w.sum() ** 2 / (w**2).sum()))
     pi = as_policy(policy, len(centers))
     kept = pi[i, j] > 0
-    w = w * pi[i, j] / propensity
-    moved = [not np.array_equal(Y, centers) for Y in choices.layouts]
-    if any(moved):
-        ratio, seen_share = _ratio(fit, X, cost, choices, centers, kept, rho[i] / seen[i])
+    moved = any(not np.array_equal(Y, centers) for Y in choices.layouts)
+    if moved:
+        ratio, seen_share = _ratio(fit, X, cost, choices, centers, kept, w)
         if seen_share < SEEN:
             return OffPolicy(NONE, NONE, 0.0)
         w = w * ratio
+    w = w * pi[i, j] / propensity
     problem = Problem(X, sample_weight=weight, cost=cost, autonomy=fit.model)
     expected = problem.expected_costs(centers)
     with torch.no_grad():
@@ -291,7 +300,7 @@ class Reach(NamedTuple):
 
     n_layouts: int
     farthest_move: float  # of a centre, as a share of the mean distance between centres
-    outside: float  # share of prescriptions whose costs to some centre are beyond the logged ones
+    outside: float  # share of expected choices at costs that the log has never seen
 
     def __str__(self) -> str:
         if self.n_layouts == 1:
@@ -303,50 +312,81 @@ class Reach(NamedTuple):
             seen = f"The log has {self.n_layouts} sets of centres."
         return (
             f"{seen} The farthest centre moves by {100 * self.farthest_move:.0f} % of the usual "
-            f"distance between centres; {100 * self.outside:.1f} % of the new prescriptions lie "
-            "outside the costs that were logged."
+            f"distance between centres; {100 * self.outside:.1f} % of the choices expected there "
+            "are at costs, from the entity or from the prescribed centre, that are outside the "
+            "range of the log."
         )
 
 
-def reach(X: FloatArray, choices: Choices, cost: Any, centers: FloatArray, labels: Any) -> Reach:
+def reach(
+    fit: ChoiceFit,
+    X: FloatArray,
+    cost: Any,
+    weight: FloatArray | None,
+    choices: Choices,
+    centers: FloatArray,
+    labels: Any,
+) -> Reach:
     """Return how far centres and prescriptions go beyond the log."""
-    last = torch.from_numpy(choices.layouts[-1])
-    Y = torch.from_numpy(np.asarray(centers, dtype=np.float64))
     x = torch.from_numpy(np.asarray(X, dtype=np.float64))
-    between = cost.pairwise(last, last)
-    usual = float(between.sum()) / max(1, len(last) * (len(last) - 1))
+    layouts = torch.from_numpy(choices.layouts)
+    Y, last, K = torch.from_numpy(np.asarray(centers, dtype=np.float64)), layouts[-1], len(centers)
+    others = ~torch.eye(K, dtype=torch.bool)
+    between = [cost.pairwise(before, before)[others] for before in layouts]
+    usual = float(between[-1].mean()) if K > 1 else 0.0
     moved = float(cost.pairwise(Y, last).diagonal().max())
-    if cost.mean_is_optimal:  # costs are squares of lengths
+    if cost.name.startswith("sq"):  # costs are squares of lengths
         moved, usual = math.sqrt(moved), math.sqrt(usual)
-    j, far = choices.prescribed, 0.0
-    for number, before in enumerate(torch.from_numpy(choices.layouts)):
-        rows = np.flatnonzero(choices.layout == number)
-        if len(rows):
-            D = cost.pairwise(x[choices.entities[rows]], before)
-            far = max(far, float(D[torch.arange(len(rows)), torch.from_numpy(j[rows])].max()))
-    D = cost.pairwise(x, Y)[torch.arange(len(x)), torch.as_tensor(labels)]
-    return Reach(
-        len(choices.layouts), moved / usual if usual else 0.0, float((far < D).double().mean())
-    )
+    far = moved / usual if usual else 0.0
+    here = torch.from_numpy(np.unique(choices.entities))
+    logged = torch.cat([cost.pairwise(x[here], before).ravel() for before in layouts])
+    D, j = cost.pairwise(x, Y), torch.from_numpy(np.maximum(np.asarray(labels), 0))
+    outside = (logged.min() > D) | (logged.max() < D)
+    if K > 1:
+        pairs, apart = torch.cat(between), cost.pairwise(Y, Y)
+        beyond = ((apart < pairs.min()) | (apart > pairs.max())) & others
+        outside |= beyond[j]
+    problem = Problem(X, sample_weight=weight, cost=cost, autonomy=fit.model)
+    p = problem.conditional(centers, j.numpy())
+    share = float(problem.weight @ (p * outside.numpy()).sum(1))
+    return Reach(len(layouts), far, share)
+
+
+def _even(choices: Choices, rho: FloatArray) -> FloatArray:
+    """Return weights of rows by which entities count as they should, however often logged."""
+    i = choices.entities
+    weights: FloatArray = rho[i] / np.bincount(i, minlength=len(rho))[i]
+    return weights
 
 
 def _as_logged(
     fit: ChoiceFit, X: FloatArray, cost: Any, weight: FloatArray | None, choices: Choices
 ) -> Direct:
-    """Return what the model expects of the last centres, prescribed as often as in the log.
+    """Return what the model expects of the last centres and of what was prescribed there.
 
-    How often the nearest centre is prescribed, the second nearest and so on is counted, and what
-    counting leaves open goes into the error.
+    Which prescriptions an entity happened to get, and which entities are in the log, goes into the
+    error.
     """
-    share = _share_of_ranks(X, choices, cost)[1]
-    x, Y = torch.from_numpy(np.asarray(X, dtype=np.float64)), choices.layouts[-1]
-    rank = ranks(cost.pairwise(x, torch.from_numpy(Y))).numpy()
-    found = direct(fit, X, cost, weight, Y, share[rank])
-    expected = Problem(X, cost=cost, autonomy=fit.model).expected_costs(Y)
-    rho = np.full(len(X), 1 / len(X)) if weight is None else weight / weight.sum()
-    by_rank = np.bincount(rank.ravel(), (rho[:, None] * expected).ravel(), len(Y))
-    spread = float(share @ by_rank**2 - (share @ by_rank) ** 2)
-    return found._replace(noise=max(spread, 0.0) / len(choices.entities))
+    last = choices.take(choices.layout == len(choices.layouts) - 1)
+    n, K, Y = len(X), choices.n_clusters, choices.layouts[-1]
+    rho = np.full(n, 1 / n) if weight is None else weight / weight.sum()
+    i, j = last.entities, last.prescribed
+    w = _even(last, rho)
+    seen = float(w.sum())
+    if seen == 0:
+        return Direct(math.nan, np.zeros(len(fit.stay.coefficients) + len(fit.away.coefficients)))
+    mass = np.bincount(i * K + j, w / seen, n * K).reshape(n, K)
+    share = np.divide(mass, rho[:, None], out=np.zeros_like(mass), where=rho[:, None] > 0)
+    found = direct(fit, X, cost, weight, Y, share)
+    E = Problem(X, cost=cost, autonomy=fit.model).expected_costs(Y)[i, j]
+    rows = np.bincount(i, minlength=n)
+    mean = np.bincount(i, E, n) / np.maximum(rows, 1)
+    here = rows > 0
+    within = float(((E - mean[i]) ** 2).sum()) / max(1, len(E) - int(here.sum()))
+    between = float(np.average((mean[here] - found.value) ** 2, weights=rho[here]))
+    noise = within * float((rho[here] ** 2 / rows[here]).sum()) / seen**2
+    noise += max(0.0, 1 - seen) * between * float((rho[here] ** 2).sum()) / seen**2
+    return found._replace(noise=noise)
 
 
 def propensities(X: FloatArray, choices: Choices, cost: Any) -> FloatArray:

@@ -762,6 +762,8 @@ def _plain(value: Any) -> Any:
         return asdict(value)
     if isinstance(value, np.integer | np.floating):
         return value.item()
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
     return value if isinstance(value, int | float | str) else None
 
 

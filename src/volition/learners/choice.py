@@ -11,6 +11,7 @@ from scipy.spatial.distance import cdist
 from threadpoolctl import threadpool_limits
 
 from volition.choices import (
+    ChoiceAutonomy,
     ChoiceFit,
     Choices,
     check_covariates,
@@ -217,12 +218,44 @@ class ChoiceClustering(StagedLearner):
         self._from_log = False
         self._relabel()
 
-    def _admit(self, first: int) -> None:
+    @classmethod
+    def _params_from(cls, params: dict[str, Any]) -> dict[str, Any]:
+        family = params["family"]
+        return params | {"family": family if isinstance(family, str) else tuple(map(tuple, family))}
+
+    def add_entities(self, X: Any, sample_weight: Any = None, covariates: Any = None) -> IntArray:
+        """Take in new entities; see `Learner.add_entities`.
+
+        Parameters
+        ----------
+        X : array of shape (m, d)
+            Their features.
+        sample_weight : array of shape (m,) or number, optional
+            Weights on the scale on which the mean weight of the first entities is one.
+        covariates : array of shape (m, c)
+            Needed where the others have them.
+
+        Returns
+        -------
+        ndarray of shape (m,)
+            Their numbers.
+        """
+        self._check_started()
+        if (covariates is None) != (self._covariates is None):
+            raise ValueError("New entities need covariates if the others have them, and only then.")
         if self._covariates is not None:
-            raise ValueError(
-                "Entities cannot be added to a learner with covariates; start a new one with all."
-            )
-        super()._admit(first)
+            more = check_covariates(covariates, len(X))
+            if more.shape[1] != self._covariates.shape[1]:
+                raise ValueError(
+                    f"covariates has {more.shape[1]} columns, but {self._covariates.shape[1]} are "
+                    "expected."
+                )
+            X = self._features(X)
+            self._cost.check(X)
+            self._covariates = np.concatenate([self._covariates, more])
+            if isinstance(self.model_, ChoiceAutonomy) and self.model_.covariates is not None:
+                self.model_ = self.model_.for_entities(self._covariates)
+        return super().add_entities(X, sample_weight)
 
     # -- asking and learning ----------------------------------------------------------------------
 
@@ -250,6 +283,7 @@ class ChoiceClustering(StagedLearner):
         self, asked: Asked, realized: IntArray | None, cost: FloatArray, centers: FloatArray
     ) -> None:
         assert realized is not None
+        self._from_log = False  # from now on there is more than the log
         m = len(cost)
         Y = np.ascontiguousarray(np.broadcast_to(centers, (m, *self.cluster_centers_.shape)))
         new = np.concatenate([[True], (Y[1:] != Y[:-1]).any((1, 2))])
@@ -338,6 +372,50 @@ class ChoiceClustering(StagedLearner):
             self._stage = max(1, self._stage) if self.fit_ is not None else self._stage
             self._explore()
         self._relabel()
+
+    def expected_costs(self, X: Any = None, covariates: Any = None) -> FloatArray:
+        """Return the expected cost of prescribing j to i as learned, shape (n, K).
+
+        Parameters
+        ----------
+        X : array of shape (m, d), optional
+            Entities; those of the fit by default.
+        covariates : array of shape (m, c), optional
+            Theirs, where choices depend on them.
+        """
+        if X is None:
+            return super().expected_costs()
+        return self._of_others(X, covariates).expected_costs(self.cluster_centers_)
+
+    def predict(self, X: Any, covariates: Any = None) -> IntArray:
+        """Return the best prescription for entities by their features.
+
+        Parameters
+        ----------
+        X : array of shape (m, d)
+        covariates : array of shape (m, c), optional
+            Needed where choices depend on them.
+
+        Returns
+        -------
+        ndarray of shape (m,)
+        """
+        return self._of_others(X, covariates).labels(self.cluster_centers_)
+
+    def _of_others(self, X: Any, covariates: Any) -> Problem:
+        self._check_started()
+        X, model = self._features(X), self.model_
+        if isinstance(model, ChoiceAutonomy) and model.covariates is not None:
+            if covariates is None:
+                raise ValueError("Choices depend on covariates; give those of X as covariates=.")
+            Z = check_covariates(covariates, len(X))
+            if Z.shape[1] != model.covariates.shape[1]:
+                raise ValueError(
+                    f"covariates has {Z.shape[1]} columns, but {model.covariates.shape[1]} are "
+                    "expected."
+                )
+            model = model.for_entities(Z)
+        return Problem(X, cost=self._cost, autonomy=model)
 
     # -- from a log -------------------------------------------------------------------------------
 
@@ -466,7 +544,10 @@ class ChoiceClustering(StagedLearner):
     def reach(self) -> Reach:
         """Return how far the centres and prescriptions go beyond what was observed."""
         self._check_started()
-        return reach(self._X, self.choices_, self._cost, self.cluster_centers_, self.labels_)
+        if self.fit_ is None:
+            raise ValueError("Nothing was learned yet: fit first.")
+        weight, Y = self._weight, self.cluster_centers_
+        return reach(self.fit_, self._X, self._cost, weight, self.choices_, Y, self.labels_)
 
     # -- interruption -----------------------------------------------------------------------------
 
@@ -480,7 +561,7 @@ class ChoiceClustering(StagedLearner):
         }
         if self._covariates is not None:
             arrays["covariates"] = self._covariates
-        numbers["family"] = self.family if isinstance(self.family, str) else list(self.family)
+        numbers["family"] = _listed(self.family)
         numbers["fit"] = None
         if self.fit_ is not None:
             numbers["fit"], fitted = self.fit_.state()
@@ -495,8 +576,7 @@ class ChoiceClustering(StagedLearner):
         return numbers, arrays
 
     def _accept(self, numbers: dict[str, Any]) -> None:
-        family = self.family if isinstance(self.family, str) else [list(f) for f in self.family]
-        if numbers["family"] != family:
+        if numbers["family"] != _listed(self.family):
             raise ValueError("The file was made with another family of choice models.")
 
     def _restore(self, numbers: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
@@ -521,6 +601,10 @@ class ChoiceClustering(StagedLearner):
             self.model_ = NetworkAutonomy(frozen, Units(arrays["net.origin"], length, unit))
 
 
+def _listed(family: Any) -> Any:
+    return family if isinstance(family, str) else [list(terms) for terms in family]
+
+
 def read_log(
     X: FloatArray,
     log: Any,
@@ -542,6 +626,12 @@ def read_log(
     """
     Y = np.asarray(centers, dtype=np.float64)
     if Y.ndim == 2:
+        moved = np.unique(np.asarray(log["layout"])) if "layout" in list(log) else [0]
+        if len(moved) > 1:
+            raise ValueError(
+                f"The log has {len(moved)} layouts, but centers holds one set; give all, with "
+                "shape (L, K, d)."
+            )
         people = LoggedPopulation(log, X, Y, entity_ids, metric, lines=lines)
         none = np.zeros(len(people.entities), dtype=np.int64)
         return Choices(people.entities, people.prescribed, people.realized, none, Y[None])
@@ -554,8 +644,9 @@ def read_log(
     bad = np.flatnonzero(~np.isin(layout, np.arange(len(Y))))
     if len(bad):
         raise ValueError(
-            f"The log's layout at row {bad[0]} is {layout[bad[0]]}; sets of centres are numbered "
-            f"0 to {len(Y) - 1}."
+            f"The log's layout at {'row' if lines is None else 'line'} "
+            f"{bad[0] if lines is None else lines[bad[0]]} is {layout[bad[0]]}; sets of centres "
+            f"are numbered 0 to {len(Y) - 1}."
         )
     parts = []
     for number in range(len(Y)):

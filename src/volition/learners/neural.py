@@ -12,7 +12,14 @@ from volition.learners.aden.models import NetworkAutonomy, Units
 from volition.learners.aden.network import ADENetwork
 from volition.learners.aden.recipe import PRESETS
 from volition.learners.aden.replay import Replay
-from volition.learners.aden.training import Lesson, Trainer, fit_logits, prepare, train_choices
+from volition.learners.aden.training import (
+    Lesson,
+    Trainer,
+    fit_logits,
+    judged,
+    prepare,
+    train_choices,
+)
 from volition.validation import FloatArray
 
 #: answers in a group of one set of centres, and one group in so many that is held out
@@ -45,17 +52,22 @@ def fit_network(
     replay.add(centers, choices.entities, choices.prescribed, np.zeros(m), matches)
     groups = np.arange(replay.n_groups)
     held = groups % HELD_OUT == HELD_OUT - 1
+    # Those that say when to stop are not those that compare.
+    stopping = groups % HELD_OUT == HELD_OUT - 2
+    training = ~held & ~stopping
 
     def lesson_of(some: np.ndarray, dtype: torch.dtype = torch.float32) -> Lesson:
         return prepare(replay.take(some), X, cost, units, dtype, torch.device("cpu"))
 
     network = ADENetwork(d, recipe.size(), "choices", int(rng.integers(2**31))).eval()
-    linear = fit_logits(lesson_of(groups[~held], torch.float64)).linear
+    linear = fit_logits(lesson_of(groups[training], torch.float64)).linear
     with torch.no_grad():
         network.linear.copy_(torch.from_numpy(linear))
     trainer = Trainer(network, recipe.learning_rate, recipe.weight_decay, recipe.clip)
+    watched = lesson_of(groups[stopping])
+    train_choices(trainer, lesson_of, groups[training], watched, recipe.n_layouts, rng)
     judges = lesson_of(groups[held])
-    losses, _ = train_choices(trainer, lesson_of, groups[~held], judges, recipe.n_layouts, rng)
+    losses = judged(network, judges)[judges.valid]
     # The same rows, as the terms see them when they have not been fitted to them.
     batch = replay.take(groups[held])
     rows = np.nonzero(batch.valid)
@@ -80,6 +92,6 @@ def fit_network(
         ).numpy()
     chosen = batch.matches[rows].argmax(1)
     likelihood = np.log(np.maximum(p[np.arange(len(p)), chosen], 1e-300))
-    if not clearly_better(-losses.double().numpy(), likelihood):
+    if not clearly_better(-losses.double().numpy(), likelihood, asked[0]):
         return None
     return NetworkAutonomy(network, units)

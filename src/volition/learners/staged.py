@@ -244,6 +244,8 @@ class StagedLearner(Learner):
         model = self.model_
         if model is not None and rows is not None:
             model = model.subset(rows)
+        if model is not None:
+            model.check(self.n_clusters, len(X))
         return Problem(X, cost=self._cost, autonomy=model)
 
     def _relabel(self) -> None:
