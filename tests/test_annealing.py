@@ -4,10 +4,10 @@ import math
 import numpy as np
 import pytest
 
-from volition import DistanceAutonomy, FixedAutonomy, Passive, anneal
-from volition.datasets import make_nested_groups
+from volition import DistanceAutonomy, FixedAutonomy, Passive, anneal, annealing
+from volition.datasets import load_four_groups, make_nested_groups
 from volition.problem import Problem
-from volition.schedules import Explicit, Geometric, State, first_beta, resolve_schedule
+from volition.schedules import Critical, Explicit, Geometric, State, first_beta, resolve_schedule
 from volition.solvers import Armijo, FixedPoint, Gradient, Status
 
 
@@ -240,3 +240,17 @@ def test_heavy_override_only_delays_the_split(rng):
 def test_bad_arguments_of_anneal_are_named(four_groups, given, message):
     with pytest.raises(ValueError, match=message):
         anneal(Problem(four_groups), **given)
+
+
+def test_a_second_pass_that_is_cut_off_does_not_count(monkeypatch):
+    monkeypatch.setattr(annealing, "JUMP", 0)
+    problem = Problem(load_four_groups().data, autonomy=DistanceAutonomy(0.3, temperature=0.01))
+    whole = annealing.anneal(problem, 4, schedule=Critical(passes=1), random_state=0)
+    asked = iter(range(10**6))
+    late = annealing.anneal(
+        problem, 4, schedule=Critical(passes=2), random_state=0,
+        deadline=lambda: next(asked) > len(whole.history) + 1,
+    )  # fmt: skip
+    assert late.beta == whole.beta
+    assert problem.distortion(late.centers) == problem.distortion(whole.centers)
+    assert late.n_iter > whole.n_iter

@@ -638,6 +638,116 @@ def test_bad_input_gets_a_clear_sentence():
         ChoiceClustering(4).fit_log(X4, log | {"layout": [5]}, X4[:8].reshape(2, 4, 2))
 
 
+def as_log(choices):
+    names = {"entity": "entities", "prescribed": "prescribed", "realized": "realized"}
+    return {name: getattr(choices, column) for name, column in names.items()}
+
+
+TODAY = np.array([[0.2, 0.2], [0.8, 0.2], [0.2, 0.7], [0.8, 0.7]])
+NEAR = DistanceAutonomy(0.3, temperature=0.01)
+
+
+def test_today_is_what_was_logged_whoever_prescribed_it():
+    """The second nearest for half of the entities: no share of ranks tells for whom."""
+    rng = np.random.default_rng(0)
+    D = ((X4[:, None] - TODAY) ** 2).sum(2)
+    order = D.argsort(1)
+    policy = np.where(D[np.arange(len(D)), order[:, 1]] < 0.3, order[:, 1], order[:, 0])
+    entity = rng.integers(0, len(X4), 6000)
+    prescribed = np.where(rng.random(6000) < 0.1, rng.integers(0, 4, 6000), policy[entity])
+    people = SimulatedPopulation(X4, NEAR, random_state=0)
+    realized = people.respond(entity, prescribed, TODAY).realized
+    log = {"entity": entity, "prescribed": prescribed, "realized": realized}
+    log["propensity"] = np.where(prescribed == policy[entity], 0.925, 0.025)
+    model = ChoiceClustering(4, family="distance", random_state=0).fit_log(X4, log, TODAY)
+    pi = 0.9 * np.eye(4)[policy] + 0.025
+    truth = float((pi * Problem(X4, autonomy=NEAR).expected_costs(TODAY)).sum(1).mean())
+    today = model.worth({})[0]
+    assert today.direct.low < truth < today.direct.high
+    assert today.weighted.low < truth < today.weighted.high
+
+
+def test_today_is_the_last_set_of_centres():
+    first, _, _ = logged(X4, NEAR, TODAY[::-1] + 0.2, 2000)
+    second, _, near = logged(X4, NEAR, TODAY, 2000, seed=1)
+    log = {k: np.concatenate([v, as_log(second)[k]]) for k, v in as_log(first).items()}
+    log["layout"] = np.repeat([0, 1], 2000)
+    sets = np.array([TODAY[::-1] + 0.2, TODAY])
+    model = ChoiceClustering(4, family="distance", random_state=0).fit_log(X4, log, sets)
+    policy = 0.9 * np.eye(4)[near] + 0.025
+    truth = float((policy * Problem(X4, autonomy=NEAR).expected_costs(TODAY)).sum(1).mean())
+    today = model.worth({})[0]
+    assert today.weighted.low < truth < today.weighted.high
+    assert today.direct.low < truth < today.direct.high
+    with pytest.raises(ValueError, match="2 layouts, but centers holds one set"):
+        ChoiceClustering(4).fit_log(X4, log, TODAY)
+    people = SimulatedPopulation(X4, NEAR, random_state=0)
+    model.partial_fit(population=people, n_interactions=128)
+    with pytest.raises(ValueError, match="call fit_log first"):
+        model.worth()
+
+
+def test_a_log_that_tells_little_says_so():
+    rng = np.random.default_rng(0)
+    near = Problem(X4).labels(TODAY)
+    entity = rng.integers(0, len(X4), 150)
+    log = {"entity": entity, "prescribed": near[entity], "realized": near[entity]}
+    model = ChoiceClustering(4, random_state=0)
+    with pytest.warns(UserWarning) as caught:
+        model.fit_log(X4, log, TODAY)
+    said = " ".join(str(w.message) for w in caught)
+    for words in (
+        "only 150 choices",
+        "Nobody overrode in 150",
+        "the nearest centre was prescribed",
+    ):
+        assert words in said
+    kappa = parameters(model.fit_)[0]
+    assert kappa.value < 0.01
+    assert 3 / 150 < kappa.high < 0.2  # the rule of three, and not much more
+
+
+def test_one_entity_is_not_certain_of_anything():
+    choices, _, _ = logged(X4, NEAR, TODAY, 1000)
+    alone = choices._replace(entities=np.zeros(1000, dtype=np.int64))
+    kappa = parameters(fit_choices(X4, alone, COST, UNIT, family="distance"))[0]
+    assert kappa.high - kappa.low > 0.04
+
+
+def test_covariates_belong_to_their_entities(tmp_path):
+    Z = np.zeros((len(X4), 1))
+    Z[: len(X4) // 2] = 1
+    truth = ChoiceAutonomy(
+        {"constant": [3.0], "covariates": [-4.0]}, {"pair": [-100.0]}, covariates=Z
+    )
+    model = ChoiceClustering(4, n_interactions=4000, random_state=0)
+    model.fit(X4, population=SimulatedPopulation(X4, truth, random_state=0), covariates=Z)
+    assert (model.predict(X4[::-1], covariates=Z[::-1])[::-1] == model.labels_).all()
+    with pytest.raises(ValueError, match="depend on covariates"):
+        model.predict(X4)
+    with pytest.raises(ValueError, match="2 columns, but 1 are expected"):
+        model.expected_costs(X4, covariates=np.hstack([Z, Z]))
+    with pytest.raises(ValueError, match="need covariates if the others have them"):
+        model.add_entities(X4[:2])
+    assert len(model.expected_costs()) == len(X4)
+    new = model.add_entities(X4[:2], covariates=Z[:2])
+    assert (model.labels_[new] == model.labels_[:2]).all()
+    unused = fit_choices(X4, observe(X4, 4, NEAR, 3000), COST, UNIT, covariates=Z).model
+    assert unused.covariates is None
+    again = load_autonomy(save_autonomy(unused, tmp_path / "a.safetensors"))
+    SimulatedPopulation(X4, again, random_state=0).respond([0], [1], TODAY)
+
+
+def test_a_family_of_ones_own_is_saved(tmp_path):
+    people = SimulatedPopulation(X4, NEAR, random_state=0)
+    family = (("constant",), ("entity",))
+    model = ChoiceClustering(4, family=family, n_interactions=500, random_state=0)
+    model.fit(X4, population=people)
+    again = load_model(save_model(model, tmp_path / "m.safetensors"))
+    assert again.family == family
+    assert_allclose(again.cluster_centers_, model.cluster_centers_)
+
+
 def test_a_change_of_behaviour_begins_anew():
     before, after = DistanceAutonomy(0.1, temperature=0.01), DistanceAutonomy(0.5, temperature=0.1)
     people = SimulatedPopulation(X4, before, changes={20_000: after}, random_state=0)

@@ -94,6 +94,25 @@ def test_fit_takes_the_model_that_was_learned(monkeypatch, capsys, folder):
     assert found == pytest.approx(expected["direct"][0], rel=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--metric", "haversine"), "was learned with metric 'sqeuclidean'"),
+        (("--columns", "x,van"), "was learned with columns x,y, not x,van"),
+    ],
+)
+def test_fit_takes_a_model_only_where_it_holds(monkeypatch, capsys, folder, options, says):
+    from volition import save_autonomy
+
+    model = ChoiceAutonomy({"constant": [1.0]}, {"pair": [-50.0]})
+    facts = {"columns": ["x", "y"], "covariates": [], "metric": "sqeuclidean"}
+    save_autonomy(model, folder / "m.safetensors", **facts)
+    words = ("fit", "s.csv", "-k", 4, "--autonomy", "m.safetensors", "--out", "none")
+    code, _, err = run(monkeypatch, capsys, folder, *words, *options)
+    assert code == 2
+    assert says in err
+
+
 def test_the_family_and_the_metric_can_be_told(monkeypatch, capsys, folder):
     words = (*LOG, "--family", "distance", "--columns", "x,y", "--out", "d")
     code, out, _ = run(monkeypatch, capsys, folder, *words)

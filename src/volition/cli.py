@@ -302,8 +302,10 @@ def _autonomy(
                 f"{file} was learned with metric '{facts['metric']}'; say --metric "
                 f"{facts['metric']}, not '{metric}'."
             )
-        if columns is None and facts.get("columns"):
-            columns = ",".join(facts["columns"])
+        learned = ",".join(facts.get("columns") or [])
+        if columns is not None and learned and columns.replace(" ", "") != learned:
+            raise ValueError(f"{file} was learned with columns {learned}, not {columns}.")
+        columns = columns or learned or None
         if facts.get("covariates") and isinstance(model, ChoiceAutonomy):
             model = model.for_entities(read_table(entities, facts["covariates"]).values)
         return model, columns

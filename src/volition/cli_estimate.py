@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 from pathlib import Path
 from time import perf_counter
 from typing import Annotated, Any
@@ -92,7 +93,8 @@ def estimate(
     began = perf_counter()
     model = ChoiceClustering(layouts.shape[1], metric=metric, family=family, random_state=seed)
     Y = layouts[0] if len(layouts) == 1 else layouts
-    with _working(quiet):
+    with _working(quiet), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
         try:
             model.fit_log(
                 table.values, records, Y, sample_weight=table.weight, covariates=Z,
@@ -112,6 +114,8 @@ def estimate(
     console = Console(highlight=False, soft_wrap=True, markup=False)
     console.width = max(console.width, 112)  # the table is of no use cut off
     _print(console, model, worth, summary, out)
+    for sentence in dict.fromkeys(str(w.message) for w in caught):
+        console.print(f"Note: {sentence}")
 
 
 def _centers(path: Path, columns: str | None) -> tuple[np.ndarray, str]:
@@ -275,7 +279,7 @@ def _print(
     for p in parameters(fit):
         console.print(f"  {p.name} = {p.value:.4g}, between {p.low:.4g} and {p.high:.4g} (95 %)")
     table = RichTable(box=None, pad_edge=False)
-    heads = ("option", "cost per entity", "doubly robust", "from rows", "saves against today")
+    heads = ("option", "cost per entity", "doubly robust", "rows that count", "saves against today")
     for name in heads:
         table.add_column(name, justify="left" if name == "option" else "right", no_wrap=True)
     today = worth[0].direct.value
@@ -289,6 +293,13 @@ def _print(
     console.print(
         f"Against ignoring autonomy: {_saved(last.saving_if_ignored, ignored.direct.value)}."
     )
+    nearest = next(row for row in worth if row.name.endswith("nearest prescribed"))
+    if today > 0 and nearest.direct.value > 0:
+        console.print(
+            f"Of this, always prescribing the nearest of today's centres would save "
+            f"{100 * (1 - nearest.direct.value / today):.1f} % already; the rest is "
+            f"{100 * (1 - last.direct.value / nearest.direct.value):.1f} % less than that."
+        )
     console.print(str(model.reach()))
     files = (
         f"{MODEL}, estimates.csv, parameters.csv, models.csv, centers.csv, assignments.csv, "

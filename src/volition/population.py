@@ -429,7 +429,7 @@ class LoggedPopulation:
             if name not in number:
                 raise ValueError(
                     f"The log names entity {name!r} at {self._at(row)}, which is not among the "
-                    f"{len(self.X)} entities."
+                    f"{len(self.X)} entities; entity_ids (--id) says how those are named."
                 )
             out[row] = number[name]
         return out

@@ -11,7 +11,14 @@ from volition.choices.fit import (
     fit_choices,
 )
 from volition.choices.model import AWAY, STAY, Basis, ChoiceAutonomy
-from volition.choices.report import CalibrationBin, Parameter, calibration, coefficients, parameters
+from volition.choices.report import (
+    CalibrationBin,
+    Parameter,
+    calibration,
+    cautions,
+    coefficients,
+    parameters,
+)
 from volition.choices.worth import Interval, Reach, Worth, compare, direct, off_policy
 
 __all__ = [
@@ -29,6 +36,7 @@ __all__ = [
     "Trial",
     "Worth",
     "calibration",
+    "cautions",
     "check_covariates",
     "check_family",
     "coefficients",

@@ -12,8 +12,14 @@ from scipy.stats import norm
 from volition.choices.data import Choices, make_decisions, make_scene
 from volition.choices.fit import ChoiceFit, refit
 from volition.choices.logit import log_probabilities
+from volition.choices.worth import shares_of_ranks
 from volition.costs import Cost
 from volition.validation import FloatArray
+
+#: choices and overrides below which a word of caution is due
+FEW_CHOICES, FEW_OVERRIDES = 200, 20
+#: share of prescriptions to other ranks below which there is no variety
+RARELY = 0.005
 
 
 class Parameter(NamedTuple):
@@ -150,6 +156,30 @@ def calibration(
             low, high = _wilson(k, n)
             bins.append(CalibrationBin(name, float(p[rows].mean()), k / n, low, high, n))
     return bins
+
+
+def cautions(fit: ChoiceFit, X: FloatArray, choices: Choices, cost: Cost) -> list[str]:
+    """Return, in sentences, why less can be concluded from a log than its numbers suggest."""
+    found, m = [], len(choices.entities)
+    left = int((choices.realized != choices.prescribed).sum())
+    if m < FEW_CHOICES:
+        found.append(f"There are only {m} choices; intervals are rough below {FEW_CHOICES}.")
+    if left == 0:
+        found.append(
+            f"Nobody overrode in {m} choices: where entities would go if they did is not known."
+        )
+    elif left < FEW_OVERRIDES:
+        found.append(f"Only {left} choices were overrides: where they go is hardly known.")
+    if choices.n_clusters > 1:
+        shares = shares_of_ranks(X, choices, cost)
+        if shares.max() > 1 - RARELY:
+            rank = int(shares.argmax())
+            name = "the nearest centre" if rank == 0 else f"the centre of rank {rank + 1}"
+            found.append(
+                f"All but always {name} was prescribed: what entities do when another one is "
+                "prescribed is concluded, not seen; let one prescription in ten be random."
+            )
+    return found
 
 
 def _wilson(k: int, n: int, z: float = 1.96) -> tuple[float, float]:

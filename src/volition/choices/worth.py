@@ -399,6 +399,13 @@ def propensities(X: FloatArray, choices: Choices, cost: Any) -> FloatArray:
     return share[rank]
 
 
+def shares_of_ranks(X: FloatArray, choices: Choices, cost: Any) -> FloatArray:
+    """Return how often the nearest centre was prescribed, the second nearest, and so on."""
+    rank, _ = _share_of_ranks(X, choices, cost)
+    shares: FloatArray = np.bincount(rank, minlength=choices.n_clusters) / len(rank)
+    return shares
+
+
 def _share_of_ranks(X: FloatArray, choices: Choices, cost: Any) -> tuple[Any, FloatArray]:
     """Return the rank of each prescribed centre, and how often each rank is prescribed."""
     K = choices.n_clusters

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from volition.choices import (
     ChoiceAutonomy,
     ChoiceFit,
     Choices,
+    cautions,
     check_covariates,
     check_family,
     fit_choices,
@@ -216,6 +218,7 @@ class ChoiceClustering(StagedLearner):
         self._numbers: dict[bytes, int] = {}
         self.fit_: ChoiceFit | None = None
         self._from_log = False
+        self._propensity: FloatArray | None = None
         self._relabel()
 
     @classmethod
@@ -437,8 +440,9 @@ class ChoiceClustering(StagedLearner):
         X : array of shape (n, d)
             Entities.
         log : DataFrame or mapping of column name to values
-            ``entity``, ``prescribed``, ``realized``; optionally ``cost``, ``timestamp``, and
-            ``layout``, the number of the set of centres.
+            ``entity``, ``prescribed``, ``realized``; optionally ``cost``, ``timestamp``,
+            ``propensity`` (how likely the prescription was), and ``layout``, the number of the set
+            of centres.
         centers : array of shape (K, d) or (L, K, d)
             Centres while the log was recorded, or L sets of them.
         sample_weight, covariates : array, optional
@@ -451,6 +455,11 @@ class ChoiceClustering(StagedLearner):
         Returns
         -------
         self
+
+        Warns
+        -----
+        UserWarning
+            Where a log tells less than it seems to: few choices, no overrides, no variety.
         """
         self.start(X, sample_weight, covariates)
         choices = read_log(self._X, log, centers, self.metric, entity_ids, lines)
@@ -465,8 +474,13 @@ class ChoiceClustering(StagedLearner):
         self.n_interactions_ = self.n_answers_ = len(choices.entities)
         self.cluster_centers_ = np.array(choices.layouts[-1], dtype=np.float64)
         self._stage, self._from_log = 1, True
+        if "propensity" in list(log):
+            self._propensity = np.asarray(log["propensity"], dtype=np.float64)
         with self._few_threads():
             self._explore()
+        assert self.fit_ is not None
+        for sentence in cautions(self.fit_, self._X, choices, self._cost):
+            warnings.warn(sentence, UserWarning, stacklevel=2)
         self._finished = self.stop_reason_ = "the log is at its end"
         self.interrupted_, self._concluded = False, True
         self._relabel()
@@ -487,8 +501,9 @@ class ChoiceClustering(StagedLearner):
             What to compare with today's. Default: today's centres with the nearest and with the
             best prescribed, centres and prescriptions that ignore autonomy, and those found.
         propensity : array of shape (m,), optional
-            Probability of each logged prescription. Default: judged by how often the nearest
-            centre is prescribed, the second nearest, and so on.
+            Probability of each logged prescription. Default: the log's column ``propensity``; if
+            it has none, judged by how often the nearest centre is prescribed, the second nearest,
+            and so on.
 
         Returns
         -------
@@ -507,6 +522,8 @@ class ChoiceClustering(StagedLearner):
                 "has no prescriptions of today; see distortion_ and distortion_estimate()."
             )
         choices, weight = self.choices_, self._weight
+        if propensity is None:
+            propensity = self._propensity
         if propensity is None:
             propensity = propensities(self._X, choices, self._cost)
         propensity = np.asarray(propensity, dtype=np.float64)
@@ -554,13 +571,15 @@ class ChoiceClustering(StagedLearner):
     def _state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         numbers: dict[str, Any] = {name: getattr(self, f"_{name}") for name in NAMES}
         shape = (0, *self.cluster_centers_.shape)
-        arrays = {
+        arrays: dict[str, np.ndarray] = {
             **self._rows,
             "layouts": np.array(self._layouts) if self._layouts else np.zeros(shape),
             "shown": self._shown,
         }
         if self._covariates is not None:
             arrays["covariates"] = self._covariates
+        if self._propensity is not None:
+            arrays["propensity"] = self._propensity
         numbers["family"] = _listed(self.family)
         numbers["fit"] = None
         if self.fit_ is not None:
@@ -583,6 +602,7 @@ class ChoiceClustering(StagedLearner):
         for name in NAMES:
             setattr(self, f"_{name}", numbers[name])
         self._covariates = arrays.get("covariates")
+        self._propensity = arrays.get("propensity")
         self._rows = {name: arrays[name] for name in self._rows}
         self._layouts = list(arrays["layouts"])
         self._numbers = {Y.tobytes(): n for n, Y in enumerate(self._layouts)}
