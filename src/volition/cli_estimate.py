@@ -27,6 +27,7 @@ from volition.tables import (
     read_log,
     read_table,
     write_csv,
+    write_placement,
 )
 
 MODEL = "autonomy.safetensors"
@@ -215,19 +216,7 @@ def _write(
         ([t.part, " + ".join(t.terms), _cell(t.held_out), _cell(t.error), t.chosen]
          for t in fit.trials),
     )  # fmt: skip
-    write_csv(
-        folder / "centers.csv",
-        ["cluster", *table.columns],
-        ([k, *map(float, center)] for k, center in enumerate(model.cluster_centers_)),
-    )
-    ids = range(len(table.values)) if table.ids is None else table.ids
-    q = model.expected_costs()
-    write_csv(
-        folder / "assignments.csv",
-        ["entity", "prescribed", "expected_cost"],
-        ([name, int(j), _cell(costs[j])]
-         for name, j, costs in zip(ids, model.labels_, q, strict=True)),
-    )  # fmt: skip
+    write_placement(folder, table, model.cluster_centers_, model.labels_, model.expected_costs())
     text = json.dumps(_json(summary), indent=2, allow_nan=False)
     (folder / "summary.json").write_text(text + "\n", encoding="utf-8")
     import matplotlib

@@ -34,6 +34,7 @@ from volition.tables import (
     read_matrix,
     read_table,
     write_csv,
+    write_placement,
 )
 
 STATE = "state.safetensors"
@@ -473,21 +474,7 @@ def _optimum(autonomy: Autonomy, source: Source, K: int) -> float:
 
 def _write(model: AnyLearner, source: Source, summary: dict[str, Any], folder: Path) -> None:
     table = source.table
-    write_csv(
-        folder / "centers.csv",
-        ["cluster", *table.columns],
-        ([k, *map(float, center)] for k, center in enumerate(model.cluster_centers_)),
-    )
-    ids = range(len(table.values)) if table.ids is None else table.ids
-    q = model.expected_costs()
-    write_csv(
-        folder / "assignments.csv",
-        ["entity", "prescribed", "expected_cost"],
-        (
-            [name, int(j), float(f"{costs[j]:.6g}")]
-            for name, j, costs in zip(ids, model.labels_, q, strict=True)
-        ),
-    )
+    write_placement(folder, table, model.cluster_centers_, model.labels_, model.expected_costs())
     write_csv(
         folder / "history.csv",
         list(model.history_[0]),

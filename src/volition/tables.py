@@ -236,6 +236,26 @@ def write_csv(path: Path, header: Sequence[str], rows: Iterator[Sequence[Any]]) 
         writer.writerows(rows)
 
 
+def write_placement(
+    folder: Path, table: Table, centers: FloatArray, labels: Any, costs: FloatArray
+) -> None:
+    """Write centers.csv, and assignments.csv with the expected cost of each prescription."""
+    write_csv(
+        folder / "centers.csv",
+        ["cluster", *table.columns],
+        ([k, *map(float, center)] for k, center in enumerate(centers)),
+    )
+    ids = range(len(table.values)) if table.ids is None else table.ids
+    write_csv(
+        folder / "assignments.csv",
+        ["entity", "prescribed", "expected_cost"],
+        (
+            [name, int(j), float(f"{row[j]:.6g}")]
+            for name, j, row in zip(ids, labels, costs, strict=True)
+        ),
+    )
+
+
 def check_writable(folder: Path) -> None:
     """Raise ValueError unless the folder is there or can be made, and takes files."""
     there = folder

@@ -358,15 +358,6 @@ class ChoiceClustering(StagedLearner):
         self._layouts, self._numbers = [], {}
         self._stage, self._told, self._finished = 0, 0, None
 
-    def _enough(self) -> str | None:
-        if self._finished is not None:
-            return self._finished
-        limit = self._limit()
-        return f"n_interactions={limit} reached" if self.n_interactions_ >= limit else None
-
-    def _limit_is_default(self) -> bool:
-        return self.n_interactions == "auto"
-
     def _limit(self) -> int:
         return MOST if self._budget is None else self._budget
 

@@ -52,6 +52,7 @@ class StagedLearner(Learner):
 
     model_: Autonomy | None
     tol: float
+    n_interactions: int | str
 
     @abstractmethod
     def _fit_model(self) -> None:
@@ -73,6 +74,15 @@ class StagedLearner(Learner):
     def _admit(self, first: int) -> None:
         self._range = float(np.ptp(self._X[self._weight > 0], axis=0).max()) or 1.0
         self._relabel()
+
+    def _enough(self) -> str | None:
+        if self._finished is not None:
+            return self._finished
+        limit = self._limit()
+        return f"n_interactions={limit} reached" if self.n_interactions_ >= limit else None
+
+    def _limit_is_default(self) -> bool:
+        return self.n_interactions == "auto"
 
     # -- asking -----------------------------------------------------------------------------------
 

@@ -634,15 +634,6 @@ class ADENClustering(StagedLearner):
     def _figures(self) -> dict[str, float]:
         return {"loss": self._loss, "stage": self._stage}
 
-    def _enough(self) -> str | None:
-        if self._finished is not None:
-            return self._finished
-        limit = self._limit()
-        return f"n_interactions={limit} reached" if self.n_interactions_ >= limit else None
-
-    def _limit_is_default(self) -> bool:
-        return self.n_interactions == "auto"
-
     def _limit(self) -> int:
         if self.n_interactions != "auto":
             return int(self.n_interactions)
