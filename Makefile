@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 BENCH ?= small london speed memory phase learn aden choices
 
-.PHONY: demo test bench lint format clean
+.PHONY: demo test bench results lint format clean
 
 demo: $(STAMP)
 	$(BIN)/volition demo --out demo-results
@@ -25,6 +25,13 @@ format: $(STAMP)
 # All benchmarks, or some: make bench BENCH="speed memory"
 bench: $(STAMP)
 	@for name in $(BENCH); do $(BIN)/python benchmarks/$$name.py || exit 1; done
+
+# The paper's tables and figures, more than an hour; stopped, it goes on where it was.
+SHARED ?= ../shared
+results: $(STAMP)
+	$(BIN)/volition reproduce all --resume --out docs/results \
+		--data $(SHARED)/data/utd19_london.mat --published $(SHARED)/published
+	$(BIN)/python docs/headlines.py
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

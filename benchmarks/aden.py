@@ -32,6 +32,7 @@ from volition.costs import resolve_cost
 from volition.datasets import load_four_groups, load_utd19_london, make_city
 from volition.learners.aden import PRESETS
 from volition.problem import Problem
+from volition.reproduce.published import GRID
 
 X = load_four_groups().data
 COSTS = Recipe(head="costs")
@@ -115,18 +116,10 @@ def costs() -> None:
     four("aden_costs", range(1), preset=COSTS)
 
 
-GRID = [
-    (0.1, 0, 1, 0.001), (0.1, 0.5, 1, 1), (0.3, 0, 0.5, 0.001), (0.3, 0, 0.5, 100),
-    (0.3, 0, 1, 0.001), (0.3, 0, 1, 1), (0.3, 0.5, 0.5, 1), (0.5, 0, 0.5, 0.001),
-    (0.5, 0, 1, 100), (0.7, 0, 0.5, 100), (0.7, 0, 1, 0.001), (0.7, 0, 1, 0.01),
-    (0.9, 0, 0.5, 0.01), (0.9, 0, 0.5, 1), (0.9, 0, 1, 0.01), (0.9, 0.5, 1, 0.01),
-]  # fmt: skip
-
-
 def grid() -> None:
     """The appendix's 4 x 4 grid; the best for known p is ours, as none is published."""
     rows = []
-    for kappa, gamma, zeta, T in track(GRID, "grid"):
+    for kappa, gamma, zeta, T, *_ in track(GRID, "grid"):
         autonomy = DistanceAutonomy(kappa, gamma, zeta, T)
         best = min(
             AutonomyAwareClustering(4, autonomy=autonomy, random_state=s).fit(X).distortion_

@@ -1,6 +1,7 @@
 """Choice models: gap after so many answers, off the family too; error bars; from a log alone.
 
-Parts: four, london, off, curve, cover, log. Without a name all are run.
+Parts: four, london, off, cover, log (the curve of gap against answers: `volition reproduce
+efficiency`). Without a name all are run.
 """
 
 import sys
@@ -14,14 +15,12 @@ from rich.progress import track
 from sklearn.cluster import KMeans
 
 from volition import (
-    ADENClustering,
     AutonomyAwareClustering,
     CallableAutonomy,
     ChoiceClustering,
     DistanceAutonomy,
     FixedAutonomy,
     SimulatedPopulation,
-    TabularClustering,
 )
 from volition.autonomy import Autonomy
 from volition.choices import ChoiceAutonomy, parameters
@@ -258,45 +257,10 @@ def from_log() -> None:
     report("choices_log", rows, {"worst gap to best known, %": worst})
 
 
-def curve() -> None:
-    """Gap against answers, beside ADEN and tabular: four groups, kappa = 0.3, T = 0.01."""
-    autonomy = DistanceAutonomy(0.3, temperature=0.01)
-    cases = {(c["kappa"], c["gamma"], c["temperature"]): c for c in published("table1.csv")}
-    best = cases[0.3, 0.0, 0.01]["distortion_ground_truth"]
-    truth = Problem(X, autonomy=autonomy)
-    learners = {
-        "choices, automatic": (lambda **p: ChoiceClustering(4, tol=0, **p), "realized"),
-        "choices, family told": (
-            lambda **p: ChoiceClustering(4, family="distance", tol=0, **p),
-            "realized",
-        ),
-        "ADEN, costs that tell choices": (lambda **p: ADENClustering(4, tol=0, **p), "cost"),
-        "ADEN, published head": (lambda **p: ADENClustering(4, head="costs", **p), "cost"),
-        "tabular": (lambda **p: TabularClustering(4, tol=0, **p), "realized"),
-    }
-    rows = []
-    for name, (make, reveal) in learners.items():
-        for budget in track((500, 2000, 8000, 32_000, 128_000, 500_000), name):
-            gaps, began = [], perf_counter()
-            for seed in range(2):
-                people = SimulatedPopulation(X, autonomy, reveal=reveal, random_state=1000 + seed)
-                model = make(n_interactions=budget, random_state=seed)
-                model.fit(X, population=people)
-                reached = truth.distortion(model.cluster_centers_, model.labels_)
-                gaps.append(100 * (reached / best - 1))
-            took = (perf_counter() - began) / 2
-            rows.append(
-                {"learner": name, "answers": budget, "gap %": float(np.mean(gaps)), "s": took}
-            )
-            print(rows[-1], flush=True)
-    report("choices_curve", rows, {})
-
-
 PARTS = {
     "four": four,
     "london": london,
     "off": off,
-    "curve": curve,
     "cover": cover,
     "log": from_log,
 }

@@ -1,4 +1,7 @@
-"""Phase transitions: theory against experiment, schedules, and the number of clusters."""
+"""Phase transitions: nested groups, schedules, and the number of clusters.
+
+The theorems against experiments: `volition reproduce theory`.
+"""
 
 import math
 import sys
@@ -6,7 +9,7 @@ from time import perf_counter
 
 import numpy as np
 import torch
-from common import ROOT, SHARED, THREADS, report
+from common import SHARED, THREADS, report
 from rich.progress import track
 from sklearn.cluster import KMeans
 from sklearn.datasets import make_blobs
@@ -15,7 +18,6 @@ from sklearn.mixture import GaussianMixture
 
 from volition import DistanceAutonomy, FixedAutonomy, Passive, anneal, suggest_n_clusters
 from volition.datasets import load_four_groups, load_utd19_london, make_nested_groups
-from volition.phase import examine, sensitivity, sensitivity_bound
 from volition.problem import Problem
 from volition.schedules import Critical, Geometric
 from volition.solvers import Gradient
@@ -121,110 +123,6 @@ def schedules() -> dict:
     return facts
 
 
-def first_split() -> dict:
-    """The first critical beta against kappa: closed form, Theorem 2, and the split that is seen."""
-    X = load_four_groups().data
-    variance = np.linalg.eigvalsh(np.cov(X.T, bias=True))[-1]
-    rows = []
-    for K in (4, 16):
-        most = (K - 1) / K
-        for share in (0, 0.2, 0.4, 0.6, 0.8, 0.9, 1.0, 1.05):
-            kappa = min(1.0, share * most)
-            problem = Problem(X, autonomy=uniform(kappa, K))
-            left = abs(1 - kappa / most)
-            closed = math.inf if left < 1e-12 else 1 / (2 * variance * left**2)
-            start = np.repeat(problem.mean_center(), K, axis=0)
-            predicted = examine(problem, start, 1.0).critical.beta
-            top = min(3 * predicted, 1e6)
-            result = anneal(
-                problem, K, solver=Gradient(), random_state=0, predict=False,
-                schedule=Geometric(0.5 * min(predicted, 1e5), top, tau=1.01),
-            )  # fmt: skip
-            seen = [t.beta for t in result.transitions]
-            rows.append(
-                {
-                    "K": K,
-                    "kappa": kappa,
-                    "closed form": closed,
-                    "Theorem 2": predicted,
-                    "seen": seen[0] if seen else math.inf,
-                }
-            )
-    _picture_of_first_split(rows)
-    split = [r for r in rows if math.isfinite(r["closed form"])]
-    never = [r for r in rows if not math.isfinite(r["closed form"])]
-    facts = {
-        "Theorem 2 against closed form, largest relative difference": max(
-            abs(r["Theorem 2"] / r["closed form"] - 1) for r in split
-        ),
-        "seen against closed form, largest, %": max(
-            100 * abs(r["seen"] / r["closed form"] - 1) for r in split
-        ),
-        "splits at kappa = (K-1)/K": sum(math.isfinite(r["seen"]) for r in never),
-    }
-    report("phase_first_split", rows, facts)
-    return facts
-
-
-def _picture_of_first_split(rows: list[dict]) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, ax = plt.subplots(figsize=(6.4, 4.2), layout="constrained")
-    for K, color in ((4, "#0072B2"), (16, "#D55E00")):
-        mine = [r for r in rows if r["K"] == K]
-        base = mine[0]["closed form"]
-        kappa = np.linspace(0, 1, 2001)
-        left = np.abs(1 - kappa * K / (K - 1))
-        theory = np.where(left > 0.03, base / np.maximum(left, 1e-9) ** 2, np.nan)
-        ax.plot(kappa, theory, color=color, label=f"K = {K}, theory")
-        shown = [r for r in mine if math.isfinite(r["seen"])]
-        ax.plot([r["kappa"] for r in shown], [r["seen"] for r in shown], "o", color=color,
-                label=f"K = {K}, seen")  # fmt: skip
-        ax.axvline((K - 1) / K, color=color, ls=":", lw=1)
-    ax.set(yscale="log", xlabel="kappa (uniform override)", ylabel="first critical beta")
-    ax.set_title(
-        "Autonomy delays the first split; at kappa = (K-1)/K (dotted) there is none.\n"
-        "Beyond, entities avoid what they are prescribed, which can be used"
-    )
-    ax.title.set_fontsize(9)
-    ax.legend(frameon=False)
-    folder = ROOT / "benchmarks" / "results"
-    folder.mkdir(exist_ok=True)
-    figure.savefig(folder / "phase_first_split.png", dpi=120)
-
-
-def bound() -> dict:
-    """Theorem 3's bound against dY/dbeta between transitions."""
-    rows = []
-    cases = (
-        ("four groups", load_four_groups().data, 4, uniform(0.2, 4)),
-        ("nested groups", make_nested_groups().data, 16, uniform(1 / 16, 16)),
-    )
-    for name, X, K, autonomy in cases:
-        problem = Problem(X, autonomy=autonomy)
-        result = anneal(problem, K, schedule=Critical(), tol=1e-9, predict=False)
-        for record, Y in zip(result.history, result.path, strict=True):
-            exact = Gradient().solve(
-                problem, problem.centers(Y), record.beta, max_iter=500, tol=1e-9
-            )
-            at = {"autonomy": autonomy, "beta": record.beta}
-            limit = sensitivity_bound(X, exact.centers.numpy(), **at)
-            if math.isinf(limit):
-                continue  # at a transition, where the theorem does not speak
-            speed = float(np.linalg.norm(sensitivity(X, exact.centers.numpy(), **at)))
-            rows.append({"data": name, "beta": record.beta, "dY/dbeta": speed, "bound": limit})
-    facts = {
-        "states": len(rows),
-        "states that break the bound": sum(r["dY/dbeta"] > r["bound"] for r in rows),
-        "largest share of the bound": max(r["dY/dbeta"] / r["bound"] for r in rows),
-    }
-    report("phase_bound", rows[:: max(1, len(rows) // 20)], facts)
-    return facts
-
-
 def rings(seed: int) -> np.ndarray:
     """15 groups in the manner of R15: one in the middle, seven around it, seven far out."""
     rng = np.random.RandomState(seed)
@@ -324,8 +222,6 @@ def number(seeds: int = 3) -> dict:
 PARTS = {
     "nested": nested,
     "schedules": schedules,
-    "first_split": first_split,
-    "bound": bound,
     "number": number,
 }
 

@@ -68,7 +68,7 @@ def test_a_log_leads_to_a_decision(monkeypatch, capsys, folder):
     written = {path.name for path in (folder / "r").iterdir()}
     assert written == {
         "autonomy.safetensors", "estimates.csv", "parameters.csv", "models.csv", "centers.csv",
-        "assignments.csv", "summary.json", "calibration.png", "worth.png",
+        "moves.csv", "assignments.csv", "summary.json", "calibration.png", "worth.png", "map.png",
     }  # fmt: skip
     summary = json.loads((folder / "r" / "summary.json").read_text())
     assert summary["n_choices"] == 4000
@@ -78,6 +78,17 @@ def test_a_log_leads_to_a_decision(monkeypatch, capsys, folder):
         rows = list(csv.DictReader(stream))
     assert rows[0]["option"] == "today"
     assert float(rows[-1]["saving_low"]) > 0
+    named = {row.split(",")[0] for row in (folder / "r" / "parameters.csv").read_text().split("\n")}
+    assert "stay: covariates[van]" in named
+    with open(folder / "r" / "moves.csv", encoding="utf-8") as stream:
+        moves = list(csv.DictReader(stream))
+    log = np.loadtxt(folder / "log.csv", delimiter=",", skiprows=1, usecols=2)
+    seen = [float(row["share_realized_today"]) for row in moves]
+    np.testing.assert_allclose(seen, np.bincount(log.astype(int)) / len(log), atol=1e-6)
+    for name in ("share_prescribed", "share_realized"):
+        assert sum(float(row[name]) for row in moves) == pytest.approx(1, abs=1e-5)
+    today = np.loadtxt(folder / "c.csv", delimiter=",", skiprows=1)
+    np.testing.assert_allclose([float(row["x_today"]) for row in moves], today[:, 0])
     model = load_autonomy(folder / "r" / "autonomy.safetensors")
     assert set(model.stay) == {"constant", "covariates"}
 

@@ -1,4 +1,4 @@
-"""The command line: ``volition demo``, ``fit``, ``phase``, ``learn`` and ``estimate``."""
+"""The command line: ``volition demo``, ``fit``, ``phase``, ``learn``, ``estimate``, and more."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from volition.autonomy import Autonomy, DistanceAutonomy, FixedAutonomy, Passive
 from volition.choices import ChoiceAutonomy
 from volition.cli_estimate import estimate
 from volition.cli_learn import learn
+from volition.cli_reproduce import reproduce
 from volition.costs import METRICS, resolve_cost
 from volition.datasets import load_four_groups
 from volition.estimators import AutonomyAwareClustering
@@ -465,6 +466,7 @@ def _print(console: Console, summary: dict[str, Any], out: Path) -> None:
 
 app.command()(learn)
 app.command()(estimate)
+app.command()(reproduce)
 
 
 def main() -> None:

@@ -17,8 +17,10 @@ from rich.table import Table as RichTable
 
 import volition
 from volition.choices import AWAY, STAY, calibration, check_family, coefficients, parameters
+from volition.costs import resolve_cost
 from volition.learners import ChoiceClustering
 from volition.persistence import save_autonomy
+from volition.problem import Problem
 from volition.tables import (
     Table,
     check_writable,
@@ -79,8 +81,9 @@ def estimate(
 
     Fits how entities choose, places the centres anew, and says what that is worth against today's
     centres and against ignoring autonomy, with 95 % intervals. Writes autonomy.safetensors (for
-    volition fit --autonomy), estimates.csv, parameters.csv, models.csv, centers.csv,
-    assignments.csv, summary.json, calibration.png and worth.png.
+    volition fit --autonomy), estimates.csv, parameters.csv, models.csv, centers.csv, moves.csv
+    (today's centres beside the new ones, and the share that uses each), assignments.csv,
+    summary.json, calibration.png, worth.png and map.png.
     """
     check_writable(out)
     check_family(family)
@@ -89,7 +92,7 @@ def estimate(
     layouts, columns = _centers(centers, columns)
     table = read_entities(entities, columns, weight, id_column, metric)
     Z = read_table(entities, names).values if names else None
-    records, lines = read_log(log)
+    records, lines, unanswered = read_log(log)
     ids = [str(i) for i in range(len(table.values))] if table.ids is None else table.ids
     began = perf_counter()
     model = ChoiceClustering(layouts.shape[1], metric=metric, family=family, random_state=seed)
@@ -110,6 +113,7 @@ def estimate(
     summary["next"] = (
         f"volition fit {entities} --clusters {model.n_clusters} --autonomy {out / MODEL}{told}"
     )
+    summary["unanswered"] = unanswered
     with output_folder(out) as folder:
         _write(model, table, names, worth, summary, folder)
     console = Console(highlight=False, soft_wrap=True, markup=False)
@@ -194,21 +198,17 @@ def _write(
     used = covariates if fit.model.covariates is not None else []
     metric = str(model.metric)
     save_autonomy(fit.model, folder / MODEL, covariates=used, columns=table.columns, metric=metric)
-    ends = ("", "_low", "_high")
-    kinds = ("direct", "weighted", "robust", "saving", "saving_if_ignored")
+    flat = [row.as_dict() for row in worth]
     write_csv(
         folder / "estimates.csv",
-        ["option", *(f"{kind}{end}" for kind in kinds for end in ends), "effective_rows"],
-        (
-            [row.name, *(_cell(v) for kind in kinds for v in getattr(row, kind)),
-             _cell(row.effective_rows)]
-            for row in worth
-        ),
-    )  # fmt: skip
+        list(flat[0]),
+        ([v if name == "option" else _cell(v) for name, v in row.items()] for row in flat),
+    )
+    rows = (*parameters(fit), *coefficients(fit, covariates=covariates))
     write_csv(
         folder / "parameters.csv",
         ["parameter", "value", "low", "high"],
-        ([p.name, *map(_cell, p[1:])] for p in (*parameters(fit), *coefficients(fit))),
+        ([p.name, *map(_cell, p[1:])] for p in rows),
     )
     write_csv(
         folder / "models.csv",
@@ -217,12 +217,13 @@ def _write(
          for t in fit.trials),
     )  # fmt: skip
     write_placement(folder, table, model.cluster_centers_, model.labels_, model.expected_costs())
+    _write_moves(model, table, folder)
     text = json.dumps(_json(summary), indent=2, allow_nan=False)
     (folder / "summary.json").write_text(text + "\n", encoding="utf-8")
     import matplotlib
 
     matplotlib.use("Agg")
-    from volition.plotting import plot_calibration, plot_worth
+    from volition.plotting import plot_calibration, plot_relocation, plot_worth
 
     bins = calibration(fit, model._X, model.choices_, model._cost)
     axes = plot_calibration(bins)
@@ -231,6 +232,30 @@ def _write(
     unit = {"haversine": "km", "sqhaversine": "km²"}.get(str(model.metric), "")
     ax = plot_worth(worth, unit=unit)
     ax.figure.savefig(folder / "worth.png", dpi=140)
+    ax = plot_relocation(
+        table.values, model.choices_.layouts[-1], model.cluster_centers_, model.labels_,
+        names=table.columns, geographic="haversine" in metric,
+    )  # fmt: skip
+    ax.figure.savefig(folder / "map.png", dpi=140)
+
+
+def _write_moves(model: ChoiceClustering, table: Table, folder: Path) -> None:
+    """Write moves.csv: each centre today and as recommended, and what share uses it."""
+    choices, K = model.choices_, model.n_clusters
+    today, Y = choices.layouts[-1], model.cluster_centers_
+    weight = np.ones(len(table.values)) if table.weight is None else table.weight
+    last = choices.realized[choices.layout == len(choices.layouts) - 1]
+    used = np.bincount(last, minlength=K) / max(1, len(last))
+    prescribed = np.bincount(model.labels_, weight, K) / weight.sum()
+    problem = Problem(table.values, cost=resolve_cost(model.metric), autonomy=model.model_)
+    then = weight @ problem.conditional(Y, model.labels_) / weight.sum()
+    write_csv(
+        folder / "moves.csv",
+        ["cluster", *(f"{name}_today" for name in table.columns), *table.columns,
+         "share_realized_today", "share_prescribed", "share_realized"],
+        ([k, *map(float, (*today[k], *Y[k])), *map(_cell, (used[k], prescribed[k], then[k]))]
+         for k in range(K)),
+    )  # fmt: skip
 
 
 def _json(value: Any) -> Any:
@@ -261,6 +286,8 @@ def _print(
         f"{summary['n_choices']} choices of {summary['n_entities']} entities between "
         f"{summary['n_clusters']} centres; {summary['seconds']:.1f} s."
     )
+    if summary["unanswered"]:
+        console.print(f"{summary['unanswered']} rows without a realised cluster were left out.")
     stay = [STAY[term] for term in fit.stay.terms if term != "constant"]
     console.print(f"Whether they obey depends on: {'; '.join(stay) or 'nothing that was offered'}.")
     away = [AWAY[term] for term in fit.away.terms]
@@ -291,8 +318,8 @@ def _print(
         )
     console.print(str(model.reach()))
     files = (
-        f"{MODEL}, estimates.csv, parameters.csv, models.csv, centers.csv, assignments.csv, "
-        "summary.json, calibration.png, worth.png"
+        f"{MODEL}, estimates.csv, parameters.csv, models.csv, centers.csv, moves.csv, "
+        "assignments.csv, summary.json, calibration.png, worth.png, map.png"
     )
     console.print(f"Results in {out}/: {files}")
     console.print(f"Go on with: {summary['next']}")

@@ -351,7 +351,7 @@ def _logged(
             f"{centers} has no column '{missing[0]}'; it has {', '.join(header.columns)}."
         )
     Y = read_table(centers, table.columns).values
-    records, lines = read_log(log)
+    records, lines, _ = read_log(log)
     ids = [str(i) for i in range(len(table.values))] if table.ids is None else table.ids
     try:
         people = LoggedPopulation(

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -72,8 +72,16 @@ def read_table(
     )
 
 
-def read_log(path: Path) -> tuple[dict[str, Any], list[int]]:
-    """Read a log of answers: its columns, numbers where they must be, and the lines of the file.
+class Log(NamedTuple):
+    """Answers read from a file."""
+
+    columns: dict[str, Any]
+    lines: list[int]  # of the file, one for each answer
+    unanswered: int  # rows without a realised cluster, left out
+
+
+def read_log(path: Path) -> Log:
+    """Read a log of answers, numbers where they must be.
 
     Columns: entity (as text), prescribed and realized (or realised); cost, timestamp, propensity
     and layout if there.
@@ -93,6 +101,7 @@ def read_log(path: Path) -> tuple[dict[str, Any], list[int]]:
     kept = [n for n, cell in enumerate(cells["realized"]) if cell is not None and str(cell).strip()]
     if not kept:
         raise ValueError(f"{path} has no row with a realised cluster.")
+    unanswered = len(lines) - len(kept)
     cells = {name: [values[n] for n in kept] for name, values in cells.items()}
     lines = [lines[n] for n in kept]
     columns: dict[str, Any] = {"entity": np.array([str(v) for v in cells["entity"]], dtype=object)}
@@ -103,7 +112,7 @@ def read_log(path: Path) -> tuple[dict[str, Any], list[int]]:
         times = cells["timestamp"]
         plain = all(_is_number(str(v)) for v in times)
         columns["timestamp"] = np.array([float(v) if plain else str(v) for v in times])
-    return columns, lines
+    return Log(columns, lines, unanswered)
 
 
 def read_entities(

@@ -335,10 +335,22 @@ def _forward(
         visited.add(frozenset(terms))
         while True:
             fewer = [tuple(t for t in terms if t != name) for name in terms if name not in base]
+            # A curve may have stood in for a term that came later.
+            fewer += [
+                tuple(plain if t == name else t for t in terms)
+                for name in terms
+                if (plain := _plainer(name)) is not None and plain not in terms
+            ]
             idle = [(one, tried(one)) for one in fewer if not clearly_better(best, tried(one), who)]
             if not idle:
                 break
             terms, best = max(idle, key=lambda option: float(option[1].mean()))
+
+
+def _plainer(term: str) -> str | None:
+    """Return the straight term that a curve or a logarithm bends."""
+    plain = term.removesuffix(" curve").removeprefix("log ")
+    return None if plain == term else plain
 
 
 def clearly_better(new: FloatArray, old: FloatArray, who: IntArray) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -98,8 +99,19 @@ def _quotient(
     return (b - root) / a, (b + root) / a
 
 
-def coefficients(fit: ChoiceFit, level: float = 0.95) -> list[Parameter]:
-    """Return every coefficient of both parts, in units of the data's own cost."""
+def coefficients(
+    fit: ChoiceFit, level: float = 0.95, covariates: Sequence[str] = ()
+) -> list[Parameter]:
+    """Return every coefficient of both parts, in units of the data's own cost.
+
+    Parameters
+    ----------
+    fit : ChoiceFit
+    level : float, default=0.95
+        Of the intervals.
+    covariates : sequence of str
+        Names of the covariates; numbers by default.
+    """
     z = float(norm.ppf(0.5 + level / 2))
     rows = []
     for name, part in (("stay", fit.stay), ("away", fit.away)):
@@ -107,10 +119,19 @@ def coefficients(fit: ChoiceFit, level: float = 0.95) -> list[Parameter]:
         for term, where in part.places.items():
             for number, at in enumerate(range(where.start, where.stop)):
                 value, half = float(part.coefficients[at]), z * float(errors[at])
-                several = f"[{number}]" if where.stop - where.start > 1 else ""
-                label = f"{name}: {term}{several}"
+                size = where.stop - where.start
+                label = f"{name}: {term}{_which(term, number, size, covariates)}"
                 rows.append(Parameter(label, value, value - half, value + half))
     return rows
+
+
+def _which(term: str, number: int, size: int, covariates: Sequence[str]) -> str:
+    """Return which of a term's coefficients this is."""
+    if not (term.startswith("covariates") and covariates):
+        return f"[{number}]" if size > 1 else ""
+    each = size // len(covariates)
+    cluster = f", {number % each}" if each > 1 else ""
+    return f"[{covariates[number // each]}{cluster}]"
 
 
 def calibration(

@@ -255,6 +255,14 @@ class Worth(NamedTuple):
     saving: Interval  # against the first option
     saving_if_ignored: Interval  # against the one called "autonomy ignored", if there is one
 
+    def as_dict(self) -> dict[str, Any]:
+        """Return a flat row: ``pandas.DataFrame(row.as_dict() for row in model.worth())``."""
+        flat: dict[str, Any] = {"option": self.name}
+        for kind in ("direct", "weighted", "robust", "saving", "saving_if_ignored"):
+            for end, value in zip(("", "_low", "_high"), getattr(self, kind), strict=True):
+                flat[f"{kind}{end}"] = value
+        return flat | {"effective_rows": self.effective_rows}
+
 
 def compare(
     fit: ChoiceFit,

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from volition.choices import CalibrationBin, Worth
+from volition.plotting.clustering import clustering_info
 from volition.plotting.learning import _axes
 from volition.plotting.phase import BLUE, GREY, ORANGE
 
@@ -98,4 +99,73 @@ def plot_worth(rows: list[Worth], *, unit: str = "", ax: Any = None) -> Any:
     ax.set_xlabel(f"cost per entity{f' ({unit})' if unit else ''}")
     ax.set_xlim(left=0)
     ax.legend(frameon=False, loc="best")
+    return ax
+
+
+def plot_relocation(
+    X: Any,
+    before: Any,
+    after: Any,
+    labels: Any,
+    *,
+    names: Any = None,
+    geographic: bool = False,
+    ax: Any = None,
+) -> Any:
+    """Draw where centres are today and where they should be, over the entities.
+
+    Parameters
+    ----------
+    X : array of shape (n, d)
+        Entities; with more than two columns, projected on their two principal components.
+    before, after : array of shape (K, d)
+        Centres, numbered alike.
+    labels : array of shape (n,)
+        New prescriptions, which colour the entities.
+    names : list of str, optional
+        Of the columns.
+    geographic : bool
+        Whether columns are latitude and longitude.
+    ax : matplotlib axes, optional
+        Where to draw.
+
+    Returns
+    -------
+    matplotlib axes
+
+    Examples
+    --------
+    >>> import matplotlib
+    >>> matplotlib.use("Agg")
+    >>> import numpy as np
+    >>> from volition.plotting import plot_relocation
+    >>> X = np.random.default_rng(0).random((50, 2))
+    >>> plot_relocation(X, X[:2], X[2:4], np.arange(50) % 2).get_ylabel()
+    'feature 1'
+    """
+    if ax is None:
+        from matplotlib import pyplot as plt
+
+        ax = plt.subplots(figsize=(6.4, 6), layout="constrained")[1]
+    K = len(after)
+    both = np.concatenate([after, before])
+    policy = np.eye(2 * K)[np.maximum(labels, 0)]
+    info = clustering_info(X, both, policy, names=names, geographic=geographic)
+    new, old = info.centers[:K], info.centers[K:]
+    size = float(np.clip(20000 / len(info.points), 1, 16))
+    ax.scatter(*info.points.T, s=size, c=info.colors, alpha=0.3, linewidths=0, rasterized=True)
+    for number, (start, end) in enumerate(zip(old, new, strict=True)):
+        way = {"arrowstyle": "-", "color": GREY, "linewidth": 1.2}
+        ax.annotate("", end, start, arrowprops=way)
+        ax.annotate(str(number), end, xytext=(5, 5), textcoords="offset points", fontsize=7)
+    ax.scatter(*old.T, s=45, marker="o", c="white", edgecolors="black", zorder=3, label="today")
+    ax.scatter(
+        *new.T, s=160, marker="*", c=info.center_colors[:K], edgecolors="black", linewidths=0.9,
+        zorder=4,
+    )  # fmt: skip
+    ax.scatter([], [], s=90, marker="*", c="white", edgecolors="black", label="recommended")
+    ax.set(xlabel=info.axis_names[0], ylabel=info.axis_names[1])
+    if info.aspect is not None:
+        ax.set_aspect(info.aspect)
+    ax.legend(loc="best", fontsize=8, framealpha=0.8)
     return ax

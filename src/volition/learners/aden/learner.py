@@ -53,6 +53,9 @@ JUDGED = 20_000
 JUDGING, FEWEST_JUDGED = 0.1, 200
 #: share by which replicas must differ to be different
 DIFFERENT = 2e-3
+#: share of the learning rate at which a network that was trained elsewhere goes on learning, and
+#: answers by which the size of its corrections is fitted first
+GENTLY, RESIZED_BY = 0.1, 256
 
 
 class ADENClustering(StagedLearner):
@@ -228,7 +231,7 @@ class ADENClustering(StagedLearner):
         network = ADENetwork(self._X.shape[1], size, head, seed)
         if given is not None:
             network.load_state_dict(given.state_dict())
-        self._trained = given is not None
+        self._trained = self._unsized = given is not None
         self._trainer = self._new_trainer(network)
         self._phase = "explore" if head == "choices" else "anneal"
         if head == "costs" or given is not None:
@@ -398,7 +401,9 @@ class ADENClustering(StagedLearner):
             cost = self._running_mean(entities, prescribed, cost)
         touched = self._replay.add(Y, entities, prescribed, cost, matches)
         self._told += m
-        if self._phase in ("anneal", "settle"):
+        if self._phase == "anneal" and self._unsized and self._told >= min(RESIZED_BY, self._goal):
+            self._resize()
+        if self._phase in ("anneal", "settle") and not self._unsized:
             usual = recipe.updates * m / recipe.n_questions
             most = recipe.epochs * recipe.updates
             planned = most * min(1.0, m / self._goal)
@@ -435,6 +440,25 @@ class ADENClustering(StagedLearner):
             seed = int(self._rng.integers(2**31))
             self._loss = self._trainer.step(lesson, self._rate_factor(), seed)
 
+    def _resize(self) -> None:
+        """Fit the size of a given network's corrections to the first answers, by least squares.
+
+        How much more often entities override here than where the network comes from is one number.
+        """
+        assert self._trainer is not None
+        network = self._trainer.network
+        lesson = self._lesson(np.arange(self._replay.n_groups), torch.float32)
+        with torch.no_grad():
+            points, centers = network.embed(lesson.X, lesson.Y)
+            j = lesson.prescribed[..., None]
+            correction = (network.scale * network.pair(points, centers)).gather(2, j)[..., 0]
+            wanted = lesson.target - lesson.D.gather(2, j)[..., 0]
+            known = lesson.valid
+            size = (correction * wanted)[known].sum() / correction.square()[known].sum()
+            network.scale.mul_(size.clamp(0.05, 20.0))
+        self._unsized = False
+        self._model_from_network()
+
     def _rate_factor(self) -> float:
         """Return the factor on the learning rate: warm-up, then a cosine over the annealing."""
         if not self._recipe.warm_up:
@@ -442,6 +466,8 @@ class ADENClustering(StagedLearner):
         assert self._trainer is not None
         part = min(1.0, (self._stage + self._told / self._goal) / len(self._betas))
         cosine = 0.5 * (1 + math.cos(math.pi * part))
+        if self._trained:
+            return max(0.02, GENTLY * cosine)  # what is known is not to be shaken
         return max(0.02, min(1.0, (self._trainer.n_steps + 1) / 100) * cosine)
 
     def _lesson(self, groups: IntArray, dtype: torch.dtype) -> Any:
@@ -718,6 +744,7 @@ class ADENClustering(StagedLearner):
             arrays["means"] = self._means
         if self._trainer is not None:
             numbers |= {"steps": self._trainer.n_steps, "trained": self._trained}
+            numbers["unsized"] = self._unsized
             numbers["size"] = vars(self._trainer.network.size)
             numbers["networked"] = isinstance(self.model_, NetworkAutonomy)
             arrays |= {f"trainer.{k}": v for k, v in self._trainer.state().items()}
@@ -757,6 +784,7 @@ class ADENClustering(StagedLearner):
             size = self._recipe.size().__class__(**numbers["size"])
             network = ADENetwork(self._X.shape[1], size, self.head_)
             self._trainer, self._trained = self._new_trainer(network), numbers["trained"]
+            self._unsized = numbers["unsized"]
             self._trainer.restore(groups["trainer"])
             self._trainer.n_steps = numbers["steps"]
             if numbers["networked"]:

@@ -1,0 +1,214 @@
+"""``volition reproduce``: runs that can be stopped, and figures against the paper's own."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import numpy as np
+import pytest
+
+from volition.cli import main
+from volition.datasets import load_four_groups
+from volition.reproduce import STUDIES, Case, Settings, Study, run
+from volition.reproduce.journal import JOURNAL
+from volition.reproduce.methods import gap, place
+from volition.reproduce.published import ANSWERS, LONDON_ANSWERS, SCHEDULE, SUMMARY, TABLE1
+from volition.reproduce.table1 import autonomy as scenario
+
+
+def counting(stop_at=None):
+    """A study of five cases that writes down which it has solved, and may be broken off."""
+    solved = []
+
+    def solve(params, settings):
+        if params["n"] == stop_at:
+            raise KeyboardInterrupt
+        solved.append(params["n"])
+        return {"square": params["n"] ** 2 + settings.seed}
+
+    def present(rows, page):
+        page.text("Squares.")
+        page.table("squares", [{"n": row["n"], "square": row["square"]} for row in rows])
+        page.fact("sum", sum(row["square"] for row in rows))
+
+    cases = [Case(f"case {n}", {"n": n}, 1.0) for n in range(5)]
+    return Study("squares", "Squares", lambda settings: cases, solve, present), solved
+
+
+def test_a_run_that_was_stopped_goes_on_where_it_stopped(tmp_path):
+    study, solved = counting(stop_at=3)
+    with pytest.raises(KeyboardInterrupt):
+        run(study, tmp_path, Settings())
+    assert solved == [0, 1, 2]
+    assert not (tmp_path / "page.md").exists()
+    # As after a kill in the middle of a line.
+    with open(tmp_path / JOURNAL, "a", encoding="utf-8") as stream:
+        stream.write('{"name": "case 3", "n": 3, "squa')
+    study, solved = counting()
+    told = []
+    run(study, tmp_path, Settings(), resume=True, on_case=lambda *facts: told.append(facts[1:]))
+    assert solved == [3, 4]
+    assert [(done, total) for done, total, _, _ in told] == [(3, 5), (4, 5), (5, 5)]
+    assert told[0][3] == pytest.approx(2.0)  # seconds left, as expected
+    content = json.loads((tmp_path / "squares.json").read_text())
+    assert content["facts"]["sum"] == 30
+    assert content["versions"]["volition"]
+    again, solved = counting()
+    run(again, tmp_path, Settings(), resume=True)
+    assert solved == []
+    run(again, tmp_path, Settings())
+    assert solved == [0, 1, 2, 3, 4]
+
+
+def test_a_run_is_not_mixed_with_one_of_other_settings(tmp_path):
+    study, _ = counting()
+    run(study, tmp_path, Settings(quick=True))
+    with pytest.raises(ValueError, match="begun with another quick and seed"):
+        run(study, tmp_path, Settings(seed=3), resume=True)
+
+
+def test_a_page_names_its_command_and_holds_its_tables(tmp_path):
+    study, _ = counting()
+    page = run(study, tmp_path, Settings(quick=True, seed=7))
+    text = (tmp_path / "page.md").read_text()
+    assert "volition reproduce squares --quick --seed 7" in text
+    assert "| 4 | 23 |" in text
+    with open(tmp_path / "squares.csv", encoding="utf-8") as stream:
+        assert [int(row["square"]) for row in csv.DictReader(stream)] == [7, 8, 11, 16, 23]
+    page.parts.append("![a](b.png)")
+    assert "![a](squares/b.png)" in page.markdown(prefix="squares/", level=2)
+
+
+def test_printed_summaries_are_those_of_the_table():
+    for key, (median, mean) in SUMMARY.items():
+        printed = [getattr(s, key) for s in TABLE1 if getattr(s, key) is not None]
+        assert len(printed) == 18
+        assert np.median(printed) == pytest.approx(median, abs=0.01)
+        assert np.mean(printed) == pytest.approx(mean, abs=0.01)
+    assert pytest.approx(5.9e9, rel=0.01) == ANSWERS
+    assert LONDON_ANSWERS > ANSWERS
+
+
+@pytest.mark.parametrize("number", [n for n in range(20) if TABLE1[n].ignored is not None])
+def test_ignoring_autonomy_costs_what_the_paper_says(number):
+    X = load_four_groups().data
+    best = place("exact", X, 4, scenario(number), 0, SCHEDULE)["distortion"]
+    ignored = place("ignored", X, 4, scenario(number), 0, SCHEDULE)
+    assert gap(ignored, best) == pytest.approx(TABLE1[number].ignored, abs=0.05)
+
+
+def test_centres_without_influence_meet_at_the_centroid(tmp_path):
+    run(STUDIES["figure1"], tmp_path, Settings(quick=True))
+    rows = json.loads((tmp_path / "figure1.json").read_text())["rows"]
+    X = load_four_groups().data
+    np.testing.assert_allclose(rows[1]["centers"], np.tile(X.mean(0), (4, 1)), atol=1e-4)
+    groups = [X[load_four_groups().target == g].mean(0) for g in range(4)]
+    for center in rows[0]["centers"]:
+        assert min(np.linalg.norm(center - g) for g in np.array(groups)) < 0.01
+    for name in ("figure1.png", "figure1.svg", "figure1.csv", "page.md", JOURNAL):
+        assert (tmp_path / name).stat().st_size > 0
+
+
+def test_theorems_hold(tmp_path):
+    theory, settings = STUDIES["theory"], Settings(quick=True)
+    by = {case.name: case.params for case in theory.cases(settings)}
+    fixed = theory.solve(by["Theorem 1, p fixed, fixed point"], settings)
+    assert fixed["step_against_theorem"] < 1e-12
+    assert np.diff(fixed["free_energy"]).max() <= 1e-12
+    moving = theory.solve(by["Theorem 1, p moving, fixed point"], settings)
+    exact = theory.solve(by["Theorem 1, p moving, exact"], settings)
+    # Algorithm 1 holds p fixed: it stops where the gradient is not nought, and higher.
+    assert moving["gradient_at_the_end"] > 100 * exact["gradient_at_the_end"]
+    assert exact["free_energy"][-1] < moving["free_energy"][-1]
+    split = theory.solve(by["Theorem 2, K=4, 0.4 of (K-1)/K"], settings)
+    assert split["predicted"] == pytest.approx(split["closed_form"], rel=1e-6)
+    assert split["seen"] == pytest.approx(split["closed_form"], rel=0.02)
+    never = theory.solve(by["Theorem 2, K=4, 1.0 of (K-1)/K"], settings)
+    assert never["closed_form"] is None
+    assert never["seen"] is None
+
+
+def command(monkeypatch, capsys, tmp_path, *words):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["volition", "reproduce", *map(str, words)])
+    try:
+        main()
+        code = 0
+    except SystemExit as end:
+        code = int(end.code or 0)
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["table2"], "There is no study 'table2'; choose figure1, table1"),
+        (["london"], "london needs the positions of London's traffic sensors: --data PATH"),
+        (["london", "--data", "no.mat"], "No such file: no.mat"),
+        (["figure1", "--published", "nowhere"], "--published nowhere has no file table1.csv"),
+    ],
+)
+def test_bad_input_is_one_sentence(monkeypatch, capsys, tmp_path, words, says):
+    code, out, err = command(monkeypatch, capsys, tmp_path, *words)
+    assert code == 2
+    assert says in err
+    assert err.count("\n") == 1
+    assert out == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_command_says_how_long_and_where(monkeypatch, capsys, tmp_path):
+    code, out, err = command(monkeypatch, capsys, tmp_path, "figure1", "--quick", "--out", "r")
+    assert code == 0
+    assert "figure1: about 6 s on two cores." in out
+    assert "r/figure1/page.md" in out
+    assert "[1/3] figure1: b; about 6 s left" in err
+    code, _, err = command(
+        monkeypatch, capsys, tmp_path, "figure1", "--quick", "--out", "r", "--resume"
+    )
+    assert (code, err) == (0, "")
+
+
+def test_all_leaves_out_what_has_no_data_and_joins_the_pages(monkeypatch, capsys, tmp_path):
+    study, _ = counting()
+    monkeypatch.setattr(
+        "volition.cli_reproduce.STUDIES", {"squares": study, "london": STUDIES["london"]}
+    )
+    code, out, _ = command(monkeypatch, capsys, tmp_path, "all", "--out", "r", "--quiet")
+    assert code == 0
+    assert "Left out: london needs" in out
+    assert "## Squares" in (tmp_path / "r" / "README.md").read_text()
+
+
+def test_a_stopped_command_says_how_to_go_on(monkeypatch, capsys, tmp_path):
+    study, _ = counting(stop_at=2)
+    monkeypatch.setattr("volition.cli_reproduce.STUDIES", {"squares": study})
+    code, out, _ = command(monkeypatch, capsys, tmp_path, "squares", "--out", "r")
+    assert code == 130
+    assert "go on with the same command and --resume" in out
+
+
+def test_london_on_a_small_town(monkeypatch, tmp_path):
+    """All of the study but the learners, which take a minute."""
+    rng = np.random.default_rng(0)
+    lines = ["detid,citycode,long,lat"]
+    lines += [f"{n},london,{x},{y}" for n, (x, y) in enumerate(rng.random((80, 2)))]
+    file = tmp_path / "detectors_public.csv"
+    file.write_text("\n".join(lines))
+    monkeypatch.setattr(
+        "volition.reproduce.london.SECONDS",
+        {"algorithm1": 1.0, "exact": 1.0, "ignored": 1.0, "kmeans": 1.0},
+    )
+    monkeypatch.setattr("volition.reproduce.london.K", 4)
+    monkeypatch.setattr("volition.reproduce.london.PUBLISHED", {(0.5, 0.1): -10.0})
+    monkeypatch.setattr("volition.reproduce.london.SWEEP", (0.0, 0.5))
+    run(STUDIES["london"], tmp_path / "r", Settings(data=file))
+    facts = json.loads((tmp_path / "r" / "london.json").read_text())["facts"]
+    for setting in facts.values():
+        assert setting["exact gradient"]["D"] <= setting["Algorithm 1"]["D"] * 1.0001
+        assert setting["exact gradient"]["D"] <= setting["k-means"]["D"] * 1.0001
+    rows = json.loads((tmp_path / "r" / "london.json").read_text())["rows"]
+    still, moved = (row["from_centroid"] for row in rows if row["part"] == "sweep")
+    assert moved < still  # override draws centres together
