@@ -45,6 +45,7 @@ from volition.choices import (
     parameters,
 )
 from volition.choices.data import make_basis, make_decisions, make_scene
+from volition.choices.fit import _forward
 from volition.choices.logit import Decisions, fit_logit, log_likelihoods, scores
 from volition.choices.model import KNOTS, PAIRED, term_size
 from volition.choices.ranked import RankedTransition, ranks
@@ -756,3 +757,25 @@ def test_a_change_of_behaviour_begins_anew():
     assert len(model.changes_) == 1
     best = AutonomyAwareClustering(4, autonomy=after, random_state=0).fit(X4).distortion_
     assert gap(model, after, best) < 1.0
+
+
+def test_a_curve_that_stood_in_for_another_term_is_straightened():
+    worth = {
+        (): 0.0, ("pair",): 1.0, ("pair curve",): 2.0, ("entity",): 0.5, ("table",): -1.0,
+        ("entity", "pair curve"): 3.0, ("entity", "pair"): 3.0, ("pair", "pair curve"): 2.0,
+        ("entity", "pair", "pair curve"): 3.0,
+    }  # fmt: skip
+    asked = []
+
+    def likelihood(terms):
+        asked.append(tuple(sorted(terms)))
+        return np.full(50, worth[asked[-1]])
+
+    sizes = {"pair": 1, "entity": 1, "pair curve": 24, "table": 36}
+    terms, _ = _forward(
+        "away", (), list(sizes), likelihood, lambda terms: sum(sizes[t] for t in terms),
+        np.arange(50), [],
+    )  # fmt: skip
+    assert set(terms) == {"pair", "entity"}
+    # What did harm is not tried with every other term again.
+    assert [one for one in asked if "table" in one] == [("table",)]

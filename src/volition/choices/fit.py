@@ -25,8 +25,8 @@ CLEARLY = 2.5
 ENOUGH = 20
 #: gain in log-likelihood that is not worth a term, however sure
 LEAST = 2.0
-#: rows by which terms are chosen, at most; coefficients come from all
-CHOSEN_BY = 60_000
+#: rows times clusters by which terms are chosen, at most; coefficients come from all rows
+CHOSEN_BY = 240_000
 
 #: terms that a name stands for: (stay, away)
 FAMILIES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -258,8 +258,9 @@ def _choose(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the terms of both parts that held-out choices speak for."""
     rows = np.arange(len(choices.entities))
-    if len(rows) > CHOSEN_BY:
-        rows = rng.choice(rows, CHOSEN_BY, replace=False)
+    most = CHOSEN_BY // K
+    if len(rows) > most:
+        rows = rng.choice(rows, most, replace=False)
     scene, realized = scene.take(rows), choices.realized[rows]
     # All choices of an entity are in one fold: what holds is to hold for others.
     fold = rng.integers(0, FOLDS, choices.entities.max() + 1)[choices.entities[rows]]
@@ -323,6 +324,9 @@ def _forward(
     visited: set[frozenset[str]] = set()
     while True:
         options = [((*terms, name), tried((*terms, name))) for name in names if name not in terms]
+        # What did harm is left alone from now on: tables of many numbers take most of the time.
+        harm = {option[0][-1] for option in options if clearly_better(best, option[1], who)}
+        names = [name for name in names if name not in harm]
         options = [option for option in options if clearly_better(option[1], best, who)]
         if not options:
             return terms, best
