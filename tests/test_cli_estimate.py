@@ -185,3 +185,15 @@ def test_several_sets_of_centres(monkeypatch, capsys, folder):
     centers = np.loadtxt(folder / "r3" / "centers.csv", delimiter=",", skiprows=1)[:, 1:]
     assert Problem(X, autonomy=truth).distortion(centers) < 1.01 * known
     assert reached["reach"]["n_layouts"] == 3
+
+
+def test_rows_without_an_answer_are_counted(monkeypatch, capsys, folder):
+    lines = (folder / "log.csv").read_text().splitlines()
+    silent = [line.split(",") for line in lines[1:4]]
+    lines[1:4] = [",".join([*cells[:2], "", cells[3]]) for cells in silent]
+    (folder / "gaps.csv").write_text("\n".join(lines))
+    words = ["gaps.csv" if word == "log.csv" else word for word in LOG]
+    code, out, _ = run(monkeypatch, capsys, folder, *words, "--family", "distance", "--out", "g")
+    assert code == 0
+    assert "3997 choices of 1800 entities" in out
+    assert "3 rows without a realised cluster were left out." in out

@@ -90,7 +90,7 @@ def test_printed_summaries_are_those_of_the_table():
     assert LONDON_ANSWERS > ANSWERS
 
 
-@pytest.mark.parametrize("number", [n for n in range(20) if TABLE1[n].ignored is not None])
+@pytest.mark.parametrize("number", [0, 9, 14, 18])
 def test_ignoring_autonomy_costs_what_the_paper_says(number):
     X = load_four_groups().data
     best = place("exact", X, 4, scenario(number), 0, SCHEDULE)["distortion"]
@@ -202,7 +202,6 @@ def test_london_on_a_small_town(monkeypatch, tmp_path):
         {"algorithm1": 1.0, "exact": 1.0, "ignored": 1.0, "kmeans": 1.0},
     )
     monkeypatch.setattr("volition.reproduce.london.K", 4)
-    monkeypatch.setattr("volition.reproduce.london.PUBLISHED", {(0.5, 0.1): -10.0})
     monkeypatch.setattr("volition.reproduce.london.SWEEP", (0.0, 0.5))
     run(STUDIES["london"], tmp_path / "r", Settings(data=file))
     facts = json.loads((tmp_path / "r" / "london.json").read_text())["facts"]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from volition.choices import CalibrationBin, Worth
-from volition.plotting.clustering import clustering_info
+from volition.plotting.clustering import cluster_colors, clustering_info
 from volition.plotting.learning import _axes
 from volition.plotting.phase import BLUE, GREY, ORANGE
 
@@ -149,18 +149,20 @@ def plot_relocation(
         ax = plt.subplots(figsize=(6.4, 6), layout="constrained")[1]
     K = len(after)
     both = np.concatenate([after, before])
-    policy = np.eye(2 * K)[np.maximum(labels, 0)]
-    info = clustering_info(X, both, policy, names=names, geographic=geographic)
+    blank = np.zeros((len(X), 2 * K))
+    info = clustering_info(X, both, blank, names=names, geographic=geographic)
+    palette = cluster_colors(K)
+    mine = palette[np.maximum(labels, 0)]
     new, old = info.centers[:K], info.centers[K:]
     size = float(np.clip(20000 / len(info.points), 1, 16))
-    ax.scatter(*info.points.T, s=size, c=info.colors, alpha=0.3, linewidths=0, rasterized=True)
+    ax.scatter(*info.points.T, s=size, c=mine, alpha=0.3, linewidths=0, rasterized=True)
     for number, (start, end) in enumerate(zip(old, new, strict=True)):
         way = {"arrowstyle": "-", "color": GREY, "linewidth": 1.2}
         ax.annotate("", end, start, arrowprops=way)
         ax.annotate(str(number), end, xytext=(5, 5), textcoords="offset points", fontsize=7)
     ax.scatter(*old.T, s=45, marker="o", c="white", edgecolors="black", zorder=3, label="today")
     ax.scatter(
-        *new.T, s=160, marker="*", c=info.center_colors[:K], edgecolors="black", linewidths=0.9,
+        *new.T, s=160, marker="*", c=palette, edgecolors="black", linewidths=0.9,
         zorder=4,
     )  # fmt: skip
     ax.scatter([], [], s=90, marker="*", c="white", edgecolors="black", label="recommended")
