@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+import volition
+from volition import DistanceAutonomy
 from volition.cli import main
 from volition.datasets import load_four_groups
-from volition.reproduce import STUDIES, Case, Settings, Study, run
+from volition.reproduce import STUDIES, Case, Settings, Study, run, together
 from volition.reproduce.journal import JOURNAL
 from volition.reproduce.methods import gap, place
 from volition.reproduce.published import ANSWERS, LONDON_ANSWERS, SCHEDULE, SUMMARY, TABLE1
-from volition.reproduce.table1 import autonomy as scenario
 
 
 def counting(stop_at=None):
@@ -53,31 +55,61 @@ def test_a_run_that_was_stopped_goes_on_where_it_stopped(tmp_path):
     assert told[0][3] == pytest.approx(2.0)  # seconds left, as expected
     content = json.loads((tmp_path / "squares.json").read_text())
     assert content["facts"]["sum"] == 30
-    assert content["versions"]["volition"]
+    assert content["volition"] == volition.__version__
     again, solved = counting()
     run(again, tmp_path, Settings(), resume=True)
     assert solved == []
-    run(again, tmp_path, Settings())
+    run(again, tmp_path, Settings())  # a finished run is done anew
     assert solved == [0, 1, 2, 3, 4]
 
 
 def test_a_run_is_not_mixed_with_one_of_other_settings(tmp_path):
-    study, _ = counting()
+    study, solved = counting()
     run(study, tmp_path, Settings(quick=True))
-    with pytest.raises(ValueError, match="begun with another quick and seed"):
+    with pytest.raises(ValueError, match="begun with quick True, seed 0, not with quick False, se"):
         run(study, tmp_path, Settings(seed=3), resume=True)
+    run(study, tmp_path, Settings())
+    with pytest.raises(ValueError, match="holds a full run; --restart replaces it by a quick one"):
+        run(study, tmp_path, Settings(quick=True))
+    assert len(solved) == 10
+
+
+def test_a_stopped_run_is_not_thrown_away_unasked(tmp_path):
+    study, _ = counting(stop_at=2)
+    with pytest.raises(KeyboardInterrupt):
+        run(study, tmp_path, Settings())
+    study, solved = counting()
+    with pytest.raises(ValueError, match="stopped after 2 cases; --resume goes on"):
+        run(study, tmp_path, Settings())
+    assert solved == []
+    run(study, tmp_path, Settings(), restart=True)
+    assert solved == [0, 1, 2, 3, 4]
+
+
+def test_other_data_are_not_resumed(monkeypatch, tmp_path):
+    lines = ["detid,citycode,long,lat", *(f"{n},london,{n * n},{7 * n % 5}" for n in range(9))]
+    for name, last in (("a.csv", "9,london,0,1"), ("b.csv", "9,london,3,1")):
+        (tmp_path / name).write_text("\n".join([*lines, last]))
+    study, _ = counting()
+    study = replace(study, needs_data=True)
+    run(study, tmp_path / "r", Settings(data=tmp_path / "a.csv"))
+    with pytest.raises(ValueError, match=r"was begun with data [0-9a-f]+, not with data"):
+        run(study, tmp_path / "r", Settings(data=tmp_path / "b.csv"), resume=True)
 
 
 def test_a_page_names_its_command_and_holds_its_tables(tmp_path):
     study, _ = counting()
-    page = run(study, tmp_path, Settings(quick=True, seed=7))
-    text = (tmp_path / "page.md").read_text()
+    run(study, tmp_path / "squares", Settings(quick=True, seed=7))
+    text = (tmp_path / "squares" / "page.md").read_text()
     assert "volition reproduce squares --quick --seed 7" in text
     assert "| 4 | 23 |" in text
-    with open(tmp_path / "squares.csv", encoding="utf-8") as stream:
+    with open(tmp_path / "squares" / "squares.csv", encoding="utf-8") as stream:
         assert [int(row["square"]) for row in csv.DictReader(stream)] == [7, 8, 11, 16, 23]
-    page.parts.append("![a](b.png)")
-    assert "![a](squares/b.png)" in page.markdown(prefix="squares/", level=2)
+    (tmp_path / "squares" / "page.md").write_text("# Squares\n\n![a](b.png)\n")
+    joined = together(tmp_path, [study, STUDIES["figure1"]]).read_text()
+    assert "## Squares\n\n![a](squares/b.png)" in joined
+    assert "- [Squares](#squares)" in joined
+    assert "not run (`volition reproduce figure1`)" in joined
 
 
 def test_printed_summaries_are_those_of_the_table():
@@ -93,8 +125,9 @@ def test_printed_summaries_are_those_of_the_table():
 @pytest.mark.parametrize("number", [0, 9, 14, 18])
 def test_ignoring_autonomy_costs_what_the_paper_says(number):
     X = load_four_groups().data
-    best = place("exact", X, 4, scenario(number), 0, SCHEDULE)["distortion"]
-    ignored = place("ignored", X, 4, scenario(number), 0, SCHEDULE)
+    autonomy = DistanceAutonomy(*TABLE1[number][:4])
+    best = place("exact", X, 4, autonomy, 0, SCHEDULE)["distortion"]
+    ignored = place("ignored", X, 4, autonomy, 0, SCHEDULE)
     assert gap(ignored, best) == pytest.approx(TABLE1[number].ignored, abs=0.05)
 
 
@@ -147,7 +180,12 @@ def command(monkeypatch, capsys, tmp_path, *words):
         (["table2"], "There is no study 'table2'; choose figure1, table1"),
         (["london"], "london needs the positions of London's traffic sensors: --data PATH"),
         (["london", "--data", "no.mat"], "No such file: no.mat"),
-        (["figure1", "--published", "nowhere"], "--published nowhere has no file table1.csv"),
+        (["table1", "--published", "nowhere"], "--published nowhere has no file table1.csv"),
+        (["all", "--data", "no.mat"], "No such file: no.mat"),
+        (
+            ["figure1", "--resume", "--restart"],
+            "--resume keeps what is done and --restart does not",
+        ),
     ],
 )
 def test_bad_input_is_one_sentence(monkeypatch, capsys, tmp_path, words, says):
@@ -178,8 +216,10 @@ def test_all_leaves_out_what_has_no_data_and_joins_the_pages(monkeypatch, capsys
     )
     code, out, _ = command(monkeypatch, capsys, tmp_path, "all", "--out", "r", "--quiet")
     assert code == 0
-    assert "Left out: london needs" in out
-    assert "## Squares" in (tmp_path / "r" / "README.md").read_text()
+    assert "london: left out, because it needs --data." in out
+    joined = (tmp_path / "r" / "README.md").read_text()
+    assert "## Squares" in joined
+    assert "London's traffic sensors, K = 25: not run" in joined
 
 
 def test_a_stopped_command_says_how_to_go_on(monkeypatch, capsys, tmp_path):
@@ -187,7 +227,7 @@ def test_a_stopped_command_says_how_to_go_on(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr("volition.cli_reproduce.STUDIES", {"squares": study})
     code, out, _ = command(monkeypatch, capsys, tmp_path, "squares", "--out", "r")
     assert code == 130
-    assert "go on with the same command and --resume" in out
+    assert "the same command with --resume goes on" in out
 
 
 def test_london_on_a_small_town(monkeypatch, tmp_path):
@@ -205,9 +245,8 @@ def test_london_on_a_small_town(monkeypatch, tmp_path):
     monkeypatch.setattr("volition.reproduce.london.SWEEP", (0.0, 0.5))
     run(STUDIES["london"], tmp_path / "r", Settings(data=file))
     facts = json.loads((tmp_path / "r" / "london.json").read_text())["facts"]
-    for setting in facts.values():
+    for setting in (facts[f"kappa={kappa}, T={T}"] for kappa in (0.1, 0.5) for T in (0.1, 0.01)):
         assert setting["exact gradient"]["D"] <= setting["Algorithm 1"]["D"] * 1.0001
         assert setting["exact gradient"]["D"] <= setting["k-means"]["D"] * 1.0001
-    rows = json.loads((tmp_path / "r" / "london.json").read_text())["rows"]
-    still, moved = (row["from_centroid"] for row in rows if row["part"] == "sweep")
-    assert moved < still  # override draws centres together
+    near = "mean distance to the nearest other centre"
+    assert facts["sweep"][1][near] < facts["sweep"][0][near]  # override draws centres together

@@ -244,8 +244,11 @@ def _write_moves(model: ChoiceClustering, table: Table, folder: Path) -> None:
     choices, K = model.choices_, model.n_clusters
     today, Y = choices.layouts[-1], model.cluster_centers_
     weight = np.ones(len(table.values)) if table.weight is None else table.weight
-    last = choices.realized[choices.layout == len(choices.layouts) - 1]
-    used = np.bincount(last, minlength=K) / max(1, len(last))
+    now = choices.layout == len(choices.layouts) - 1
+    i, k = choices.entities[now], choices.realized[now]
+    # Entities count by their weight, however often they are in the log.
+    each = weight[i] / np.bincount(i, minlength=len(weight))[i]
+    used = np.bincount(k, each, K) / max(each.sum(), 1e-300)
     prescribed = np.bincount(model.labels_, weight, K) / weight.sum()
     problem = Problem(table.values, cost=resolve_cost(model.metric), autonomy=model.model_)
     then = weight @ problem.conditional(Y, model.labels_) / weight.sum()

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from volition.reproduce import STUDIES, Case, Page, Settings, Study, run
+from volition.reproduce import STUDIES, Case, Settings, Study, open_journal, run, together
 from volition.tables import check_writable
 
 ALL = "all"
@@ -22,10 +22,14 @@ def reproduce(
         Path, typer.Option("--out", help="Folder for the results; each study has its own in it.")
     ] = Path("volition-results"),
     quick: Annotated[
-        bool, typer.Option("--quick", help="Fewer seeds and cases: minutes instead of an hour.")
+        bool, typer.Option("--quick", help="Fewer seeds and cases: about a fifth of the time.")
     ] = False,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on where an earlier run was stopped.")
+    ] = False,
+    restart: Annotated[
+        bool,
+        typer.Option("--restart", help="Throw away an earlier run that was stopped."),
     ] = False,
     data: Annotated[
         Path | None,
@@ -51,47 +55,36 @@ def reproduce(
     """
     if name not in (*STUDIES, ALL):
         raise ValueError(f"There is no study '{name}'; choose {', '.join(STUDIES)}, or {ALL}.")
+    if resume and restart:
+        raise ValueError("--resume keeps what is done and --restart does not: say one of them.")
     check_writable(out)
     settings = Settings(quick, seed, data, published)
     studies = list(STUDIES.values()) if name == ALL else [STUDIES[name]]
     console = Console(highlight=False, soft_wrap=True, markup=False)
-    if any(study.needs_data for study in studies):
-        try:
-            settings.london()
-        except ValueError as error:
-            if name != ALL:
-                raise
-            console.print(f"Left out: {error}")
-            studies = [study for study in studies if not study.needs_data]
-    settings.figures("table1.csv")
+    without = [study for study in studies if study.needs_data and data is None]
+    if name == ALL and without:
+        studies = [study for study in studies if study not in without]
+        for study in without:
+            console.print(f"{study.name}: left out, because it needs --data.")
+    for study in studies:  # nothing is begun that could not be finished
+        open_journal(study, out / study.name, settings, resume, restart)
     for study in studies:
         minutes = study.expected(settings) / 60
         console.print(f"{study.name}: about {_minutes(minutes)} on two cores.")
-    pages = {}
+    total = sum(study.expected(settings) for study in studies) / 60
+    if len(studies) > 1:
+        console.print(f"In all: about {_minutes(total)}.")
     with _Shown(quiet) as shown:
         try:
             for study in studies:
                 folder = out / study.name
-                page = run(study, folder, settings, resume=resume, on_case=shown)
-                pages[study.name] = page
+                run(study, folder, settings, resume=resume, restart=restart, on_case=shown)
                 console.print(f"{study.name}: {folder / 'page.md'}")
         except KeyboardInterrupt:
-            console.print(
-                "Stopped. What is done is kept: go on with the same command and --resume."
-            )
+            console.print("Stopped. What is done is kept: the same command with --resume goes on.")
             raise SystemExit(130) from None
-    if name == ALL:
-        path = out / "README.md"
-        path.write_text(_together(pages), encoding="utf-8")
-        console.print(f"All pages together: {path}")
-
-
-def _together(pages: dict[str, Page]) -> str:
-    """Return all pages as one, with a table of contents."""
-    parts = ["# Results\n\nThe paper's tables and figures, obtained with Volition. "]
-    parts[0] += "Each section ends with the command that makes it.\n"
-    parts += [page.markdown(prefix=f"{name}/", level=2) for name, page in pages.items()]
-    return "\n".join(parts)
+    path = together(out, list(STUDIES.values()))
+    console.print(f"All pages that are there together: {path}")
 
 
 def _minutes(minutes: float) -> str:
@@ -121,7 +114,7 @@ class _Shown:
     def __call__(self, study: Study, done: int, total: int, case: Case | None, left: float) -> None:
         if self.quiet:
             return
-        remaining = f"about {_minutes(left / 60)} left" if case is not None else "done"
+        remaining = f"about {_minutes(left / 60)} left" if case is not None else "drawing"
         doing = study.name if case is None else f"{study.name}: {case.name}"
         if not self.bar:
             if case is not None:

@@ -25,8 +25,9 @@ CLEARLY = 2.5
 ENOUGH = 20
 #: gain in log-likelihood that is not worth a term, however sure
 LEAST = 2.0
-#: rows times clusters by which terms are chosen, at most; coefficients come from all rows
-CHOSEN_BY = 240_000
+#: rows times clusters by which terms are chosen, at most, unless rows become too few for that;
+#: coefficients come from all rows
+CHOSEN_BY, FEWEST_ROWS = 240_000, 10_000
 
 #: terms that a name stands for: (stay, away)
 FAMILIES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -258,7 +259,7 @@ def _choose(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the terms of both parts that held-out choices speak for."""
     rows = np.arange(len(choices.entities))
-    most = CHOSEN_BY // K
+    most = max(FEWEST_ROWS, CHOSEN_BY // K)
     if len(rows) > most:
         rows = rng.choice(rows, most, replace=False)
     scene, realized = scene.take(rows), choices.realized[rows]

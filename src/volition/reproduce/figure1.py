@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from volition.autonomy import FixedAutonomy
 from volition.datasets import load_four_groups
 from volition.estimators import AutonomyAwareClustering
-from volition.reproduce.methods import draw
+from volition.reproduce.methods import draw, uniform
 from volition.reproduce.page import Page
 from volition.reproduce.study import Case, Row, Settings, Study
 
@@ -22,12 +21,6 @@ PANELS = [
 ]
 
 
-def autonomy(obey: float) -> FixedAutonomy:
-    """Return the model in which those who override take any other centre."""
-    away = (1 - obey) / (K - 1)
-    return FixedAutonomy((obey - away) * np.eye(K) + away)
-
-
 def cases(settings: Settings) -> list[Case]:
     """One for each panel with centres."""
     return [Case(panel, {"obey": obey}, 2.0) for panel, _, obey, _ in PANELS]
@@ -37,7 +30,7 @@ def solve(params: dict[str, Any], settings: Settings) -> Row:
     """Place four centres."""
     X = load_four_groups().data
     model = AutonomyAwareClustering(
-        K, autonomy=autonomy(params["obey"]), random_state=settings.seed
+        K, autonomy=uniform(1 - params["obey"], K), random_state=settings.seed
     ).fit(X)
     return {"distortion": model.distortion_, "centers": model.cluster_centers_.tolist()}
 
@@ -55,7 +48,7 @@ def present(rows: list[Row], page: Page) -> None:
     table = []
     for ax, row, (panel, title, obey, said) in zip(axes.flat[1:], rows, PANELS, strict=True):
         Y = np.array(row["centers"])
-        draw(ax, X, Y, autonomy(obey), f"({panel}) {title}: D = {row['distortion']:.4f}")
+        draw(ax, X, Y, uniform(1 - obey, K), f"({panel}) {title}: D = {row['distortion']:.4f}")
         to_group = np.linalg.norm(Y[:, None] - groups, axis=2).min(1)
         to_middle = np.linalg.norm(Y - middle, axis=1)
         table.append(
@@ -74,9 +67,10 @@ def present(rows: list[Row], page: Page) -> None:
     page.picture(
         "figure1",
         figure,
-        "(a) The data set; (b) nobody overrides; (c) prescriptions have no effect, and the centres "
-        "(stars, one upon the other) are at the centroid; (d) three in four obey, and the centres "
-        "move towards it. Entities take the colour of the centre that is prescribed to them.",
+        "Four groups, N = 1800, K = 4, axes scaled to [0, 1]. (a) The data set; (b) nobody "
+        "overrides; (c) prescriptions have no effect, p = 1/4 for all, and the stars are one upon "
+        "the other; (d) three in four obey. Entities take the mixture of the colours of the "
+        "centres that are prescribed to them: in (c) of all four.",
     )
     page.table("figure1", table)
     page.fact(

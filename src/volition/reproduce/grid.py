@@ -8,10 +8,9 @@ import numpy as np
 
 from volition.autonomy import DistanceAutonomy
 from volition.datasets import load_four_groups
-from volition.reproduce.methods import draw, gap, place
+from volition.reproduce.methods import draw, gap, place_four
 from volition.reproduce.page import Page
 from volition.reproduce.published import GRID as SCENARIOS
-from volition.reproduce.published import SCHEDULE
 from volition.reproduce.study import Case, Row, Settings, Study
 
 SECONDS = {"exact": 3.0, "aden": 9.0}
@@ -32,16 +31,9 @@ def _name(number: int) -> str:
     return f"{'abcd'[number // 4]}{number % 4 + 1}"
 
 
-def autonomy(number: int) -> DistanceAutonomy:
-    """Return the model of a scenario."""
-    return DistanceAutonomy(*SCENARIOS[number][:4])
-
-
 def solve(params: dict[str, Any], settings: Settings) -> Row:
     """Place four centres."""
-    X = load_four_groups().data
-    number = params["scenario"]
-    return place(params["method"], X, 4, autonomy(number), params["seed"], SCHEDULE)
+    return place_four(params, SCENARIOS[params["scenario"]])
 
 
 def present(rows: list[Row], page: Page) -> None:
@@ -57,7 +49,13 @@ def present(rows: list[Row], page: Page) -> None:
         gaps = [gap(row, best) for row in learned]
         kappa, gamma, zeta, T = scenario[:4]
         label = f"{{{kappa:g}, {gamma:g}, {zeta:g}, {T:g}}}"
-        draw(ax, X, learned[0]["centers"], autonomy(number), f"({_name(number)}) {label}")
+        draw(
+            ax,
+            X,
+            learned[0]["centers"],
+            DistanceAutonomy(*scenario[:4]),
+            f"({_name(number)}) {label}",
+        )
         ax.get_legend().remove()
         table.append(
             {
@@ -77,9 +75,10 @@ def present(rows: list[Row], page: Page) -> None:
     )
     page.picture(
         "grid", figure,
-        "{kappa, gamma, zeta, T} above each panel. Entities take the mixture of the colours of the "
-        "centres prescribed to them. At kappa = 0.9 (last row) entities are sent to one centre so "
-        "that they use another: stars and the groups below them differ in colour.",
+        "Four groups, K = 4; {kappa, gamma, zeta, T} above each panel. Entities take the mixture "
+        "of the colours of the centres prescribed to them. Where kappa is high, entities may be "
+        "sent to one centre so that they use another: a star then differs in colour from the "
+        "group below it.",
     )  # fmt: skip
     page.table("grid", table)
     page.fact("mean gap, %", float(np.mean([line["gap, %"] for line in table])))

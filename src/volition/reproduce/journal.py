@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import platform
 from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
 from typing import Any
+
+import numpy as np
+import sklearn
+import torch
 
 import volition
 from volition.reproduce.page import Page
@@ -24,24 +30,49 @@ OnCase = Callable[[Study, int, int, Case | None, float], Any]
 class Journal:
     """Rows of a run that may be broken off at any time; a line that is not whole does not count."""
 
-    def __init__(self, path: Path, header: dict[str, Any], resume: bool) -> None:
-        self.path, self.rows = path, dict[str, Row]()
-        if resume and path.is_file():
-            lines = [one for one in map(_decoded, path.read_text("utf-8").split("\n")) if one]
-            if lines and lines[0] != header:
-                differ = [key for key in header if lines[0].get(key) != header[key]]
+    def __init__(self, path: Path, header: dict[str, Any]) -> None:
+        self.path, self.header = path, header
+        self.rows: dict[str, Row] = {}
+
+    def open(self, resume: bool, restart: bool, n_cases: int) -> None:
+        """Take up what an earlier run has left, or begin anew.
+
+        Raises ValueError, and changes nothing, where what is there does not fit, or would be lost.
+        """
+        found = self._found()
+        if resume and found:
+            differ = [key for key in self.header if found[0].get(key) != self.header[key]]
+            if differ:
+                was = ", ".join(f"{key} {found[0].get(key)}" for key in differ)
+                now = ", ".join(f"{key} {self.header[key]}" for key in differ)
                 raise ValueError(
-                    f"{path} was begun with another {' and '.join(differ)} "
-                    f"({', '.join(str(lines[0].get(key)) for key in differ)}); leave --resume away "
-                    "to begin anew, or choose another --out."
+                    f"{self.path} was begun with {was}, not with {now}; --restart begins anew, "
+                    "another --out keeps both."
                 )
-            self.rows = {line["name"]: line for line in lines[1:] if "name" in line}
-        path.parent.mkdir(parents=True, exist_ok=True)
-        whole = [header, *self.rows.values()]
-        text = "".join(json.dumps(line) + "\n" for line in whole)
-        partial = path.with_suffix(".partial")
+            self.rows = {line["name"]: line for line in found[1:] if "name" in line}
+        elif not restart and 1 < len(found) <= n_cases:
+            raise ValueError(
+                f"{self.path} holds a run that was stopped after {len(found) - 1} cases; --resume "
+                "goes on with it, --restart begins anew."
+            )
+        elif not restart and found and found[0].get("quick") is False and self.header["quick"]:
+            raise ValueError(
+                f"{self.path} holds a full run; --restart replaces it by a quick one, another "
+                "--out keeps both."
+            )
+
+    def _found(self) -> list[Any]:
+        if not self.path.is_file():
+            return []
+        return [line for line in map(_decoded, self.path.read_text("utf-8").split("\n")) if line]
+
+    def write(self) -> None:
+        """Write what is kept of an earlier run."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        text = "".join(json.dumps(line) + "\n" for line in (self.header, *self.rows.values()))
+        partial = self.path.with_suffix(".partial")
         partial.write_text(text, encoding="utf-8")
-        os.replace(partial, path)
+        os.replace(partial, self.path)
 
     def add(self, row: Row) -> None:
         """Write a row down, for good."""
@@ -59,12 +90,43 @@ def _decoded(line: str) -> Any:
         return None
 
 
+def versions() -> dict[str, str]:
+    """Return the versions that results may depend on."""
+    return {
+        "volition": volition.__version__,
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "torch": torch.__version__,
+        "scikit-learn": sklearn.__version__,
+    }
+
+
+def open_journal(
+    study: Study, folder: Path, settings: Settings, resume: bool, restart: bool
+) -> Journal:
+    """Return the journal of a study, with what is kept of an earlier run; check all input."""
+    study.check(settings)
+    header: dict[str, Any] = {
+        "study": study.name,
+        **versions(),
+        "quick": settings.quick,
+        "seed": settings.seed,
+    }
+    if study.needs_data:
+        content = settings.london().tobytes()
+        header["data"] = hashlib.sha256(content).hexdigest()[:16]
+    journal = Journal(folder / JOURNAL, header)
+    journal.open(resume, restart, len(study.cases(settings)))
+    return journal
+
+
 def run(
     study: Study,
     folder: Path,
     settings: Settings,
     *,
     resume: bool = False,
+    restart: bool = False,
     on_case: OnCase | None = None,
 ) -> Page:
     """Do a study; write its page, tables, pictures and rows to a folder.
@@ -79,6 +141,8 @@ def run(
         Seed, quick or not, where data are.
     resume : bool
         Whether cases that an earlier run has finished are kept.
+    restart : bool
+        Whether a run that was stopped, or a full one where this one is quick, may be thrown away.
     on_case : callable, optional
         Told before each case, and at the end, how far it is.
 
@@ -97,13 +161,8 @@ def run(
     True
     """
     cases = study.cases(settings)
-    header = {
-        "study": study.name,
-        "volition": volition.__version__,
-        "quick": settings.quick,
-        "seed": settings.seed,
-    }
-    journal = Journal(folder / JOURNAL, header, resume)
+    journal = open_journal(study, folder, settings, resume, restart)
+    journal.write()
     due = [case for case in cases if case.name not in journal.rows]
     left, worked, planned = sum(case.seconds for case in due), 0.0, 0.0
     for number, case in enumerate(due):
@@ -118,9 +177,12 @@ def run(
         worked, planned, left = worked + took, planned + case.seconds, left - case.seconds
     if on_case is not None:
         on_case(study, len(cases), len(cases), None, 0.0)
+    import matplotlib
+
+    matplotlib.use("Agg")
     rows = [journal.rows[case.name] for case in cases]
     with output_folder(folder) as work:
-        page = Page(work, study, settings, rows)
+        page = Page(work, study, settings, rows, journal.header)
         study.present(rows, page)
         page.write()
     return page

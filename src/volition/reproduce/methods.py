@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from sklearn.cluster import KMeans
 
-from volition.autonomy import Autonomy
+from volition.autonomy import Autonomy, DistanceAutonomy, FixedAutonomy
+from volition.datasets import load_four_groups
 from volition.estimators import AutonomyAwareClustering
 from volition.learners import ADENClustering, ChoiceClustering, TabularClustering
 from volition.metrics import distortion
@@ -16,6 +17,7 @@ from volition.plotting import ClusteringDisplay
 from volition.plotting.clustering import clustering_info
 from volition.population import SimulatedPopulation
 from volition.problem import Problem
+from volition.reproduce.published import SCHEDULE, Scenario
 from volition.reproduce.study import Row
 from volition.schedules import Geometric
 from volition.validation import FloatArray
@@ -79,6 +81,19 @@ def place(
         "answers": answers,
         "seconds": round(seconds, 2),
     }
+
+
+def uniform(kappa: float, K: int) -> FixedAutonomy:
+    """Return the model in which those who override take any other centre."""
+    away = kappa / (K - 1)
+    return FixedAutonomy((1 - kappa - away) * np.eye(K) + away)
+
+
+def place_four(params: dict[str, Any], scenario: Scenario) -> Row:
+    """Place four centres among the four groups by one method, with the published schedule."""
+    X = load_four_groups().data
+    autonomy = DistanceAutonomy(*scenario[:4])
+    return place(params["method"], X, 4, autonomy, params["seed"], SCHEDULE)
 
 
 def gap(row: Row, best: float) -> float:

@@ -4,16 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-import platform
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import sklearn
-import torch
-
-import volition
 from volition.reproduce.study import Row, Settings, Study
 from volition.tables import write_csv
 
@@ -21,8 +15,11 @@ from volition.tables import write_csv
 class Page:
     """Collects what a study has to show, and writes it."""
 
-    def __init__(self, folder: Path, study: Study, settings: Settings, rows: list[Row]) -> None:
+    def __init__(
+        self, folder: Path, study: Study, settings: Settings, rows: list[Row], made: dict[str, Any]
+    ) -> None:
         self.folder, self.study, self.settings, self.rows = folder, study, settings, rows
+        self.made = made  # versions, seed, data
         self.parts: list[str] = []
         self.facts: dict[str, Any] = {}
 
@@ -34,9 +31,12 @@ class Page:
         """Keep a figure for the JSON file, from which headlines are made."""
         self.facts[name] = value
 
-    def table(self, name: str, rows: Sequence[Row], digits: int = 4) -> None:
-        """Add a table, and write it as CSV."""
-        columns = list(dict.fromkeys(key for row in rows for key in row))
+    def table(
+        self, name: str, rows: Sequence[Row], digits: int = 4, columns: Sequence[str] = ()
+    ) -> None:
+        """Add a table, and write it as CSV; columns that no row has are left out."""
+        there = dict.fromkeys(key for row in rows for key in row)
+        columns = [*(name for name in columns if name in there)] or list(there)
         lines = [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
         for row in rows:
             cells = (_shown(row.get(key), digits) for key in columns)
@@ -73,39 +73,46 @@ class Page:
         words += ["--published", "FOLDER"] if settings.published is not None else []
         return " ".join(words)
 
-    def markdown(self, prefix: str = "", level: int = 1) -> str:
-        """Return the page; ``prefix`` is put before the names of files."""
-        parts = [part.replace("](", f"]({prefix}") if "](" in part else part for part in self.parts]
+    def markdown(self) -> str:
+        """Return the page."""
         minutes = sum(row["took_s"] for row in self.rows) / 60
         made = (
-            f"Made by `{self.command}` ({minutes:.1f} minutes; volition {volition.__version__}, "
-            f"torch {torch.__version__.split('+')[0]}, Python {platform.python_version()})."
+            f"Made by `{self.command}` with seed {self.made['seed']}, volition "
+            f"{self.made['volition']}, torch {self.made['torch'].split('+')[0]} and Python "
+            f"{self.made['python']} in {minutes:.1f} minutes. Seconds are those of the machine "
+            "that it ran on, and of whatever else ran there."
         )
         if self.settings.quick:
             made += " A quick run: fewer seeds and cases than a full one."
-        head = f"{'#' * level} {self.study.title}"
-        return "\n\n".join([head, *parts, made]) + "\n"
+        return "\n\n".join([f"# {self.study.title}", *self.parts, made]) + "\n"
 
     def write(self) -> None:
         """Write page.md and the JSON file."""
         (self.folder / "page.md").write_text(self.markdown(), encoding="utf-8")
-        content = {
-            "study": self.study.name,
-            "command": self.command,
-            "versions": {
-                "volition": volition.__version__,
-                "python": platform.python_version(),
-                "numpy": np.__version__,
-                "torch": torch.__version__,
-                "scikit-learn": sklearn.__version__,
-            },
-            "seed": self.settings.seed,
-            "quick": self.settings.quick,
-            "facts": self.facts,
-            "rows": self.rows,
-        }
+        content = {"command": self.command, **self.made, "facts": self.facts, "rows": self.rows}
         path = self.folder / f"{self.study.name}.json"
         path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def together(folder: Path, studies: Sequence[Study]) -> Path:
+    """Join the pages that are in a folder to one, README.md, with a table of contents."""
+    contents, parts = [], []
+    for study in studies:
+        page = folder / study.name / "page.md"
+        if not page.is_file():
+            contents.append(f"- {study.title}: not run (`volition reproduce {study.name}`)")
+            continue
+        text = page.read_text(encoding="utf-8").replace("](", f"]({study.name}/")
+        parts.append(f"#{text}")
+        anchor = "".join(c for c in study.title.lower() if c.isalnum() or c in " -")
+        contents.append(f"- [{study.title}](#{anchor.replace(' ', '-')})")
+    head = (
+        "# Results\n\nThe paper's tables and figures, and one of ours. Each section ends with the "
+    )
+    head += "command that makes it.\n\n" + "\n".join(contents) + "\n"
+    path = folder / "README.md"
+    path.write_text("\n".join([head, *parts]), encoding="utf-8")
+    return path
 
 
 def _shown(value: Any, digits: int) -> str:

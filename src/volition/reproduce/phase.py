@@ -5,46 +5,42 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-import numpy as np
-
 from volition.annealing import AnnealingResult, anneal
-from volition.autonomy import FixedAutonomy
 from volition.datasets import make_nested_groups
 from volition.plotting import animate, plot_moves, plot_numbers
 from volition.problem import Problem
+from volition.reproduce.methods import uniform
 from volition.reproduce.page import Page
 from volition.reproduce.study import Case, Row, Settings, Study
 from volition.schedules import Critical, Geometric, Schedule
-from volition.solvers import Gradient
+from volition.solvers import FixedPoint, Gradient, Solver
 from volition.suggestion import persistence
 
 K = 16
-BETAS = (1e-3, 10.0)
+#: the paper's inputs: betas, and the factor between them
+BETAS, FACTOR = (1e-3, 1e3), 1 / 0.99
 #: length in log beta beyond which a number of distinct centres counts as lasting
 LASTS = 0.1
 
 
 def schedule(name: str) -> Schedule:
     """Return the schedule of that name."""
-    return Critical(*BETAS) if name == "critical" else Geometric(*BETAS, 1.01)
+    return Critical(*BETAS) if name == "critical" else Geometric(*BETAS, FACTOR)
 
 
 @functools.cache
 def annealed(name: str, seed: int) -> tuple[Problem, AnnealingResult]:
     """Anneal the 16 groups of which each entity obeys 15 times of 16."""
-    override = (1 - np.eye(K)) / (K - 1)
-    autonomy = FixedAutonomy(15 / 16 * np.eye(K) + 1 / 16 * override)
-    problem = Problem(make_nested_groups(seed).data, autonomy=autonomy)
-    return problem, anneal(
-        problem, K, solver=Gradient(), schedule=schedule(name), random_state=seed
-    )
+    problem = Problem(make_nested_groups(seed).data, autonomy=uniform(1 / 16, K))
+    solver: Solver = Gradient() if name == "critical" else FixedPoint()
+    return problem, anneal(problem, K, solver=solver, schedule=schedule(name), random_state=seed)
 
 
 def cases(settings: Settings) -> list[Case]:
-    """Two schedules: from one critical beta to the next, and in small steps."""
+    """Two schedules: as published (Algorithm 1), and from one critical beta to the next."""
     return [
         Case(name, {"schedule": name}, seconds)
-        for name, seconds in (("critical", 5.0), ("geometric", 40.0))
+        for name, seconds in (("critical", 4.0), ("published", 15.0))
     ]
 
 
@@ -64,7 +60,7 @@ def present(rows: list[Row], page: Page) -> None:
     """The data set, the moves, the numbers; the animation."""
     from matplotlib import pyplot as plt
 
-    problem, small_steps = annealed("geometric", page.settings.seed)
+    problem, small_steps = annealed("published", page.settings.seed)
     _, critical = annealed("critical", page.settings.seed)
     figure, axes = plt.subplots(1, 3, figsize=(14, 4.4), layout="constrained")
     axes[0].scatter(*problem.X.T, s=3, color="#7F7F7F", lw=0, label="3200 entities")
@@ -77,13 +73,14 @@ def present(rows: list[Row], page: Page) -> None:
     plot_numbers(critical, axes[2]).set_title("distinct centres")
     page.text(
         "3200 entities in 16 nested groups, K = 16; each obeys 15 times of 16, else takes any "
-        "other centre. The paper reports three critical betas: 1 to 4, 4 to 8, 8 to 16 distinct "
-        "centres."
+        'other centre. Schedule "published": Algorithm 1 with beta from 0.001 to 1000 in factors '
+        'of 1 / 0.99, as in the paper; "critical": exact gradient, from one critical beta to the '
+        "next. The paper reports three critical betas: 1 to 4, 4 to 8, 8 to 16 distinct centres."
     )
     page.picture(
         "phase", figure,
         "Left: data and centres at the last beta. Middle: norm of the change of Y per unit of log "
-        "beta, in steps of 1 %, with the critical betas that Theorem 2 predicts (dashed). Right: "
+        "beta, with the critical betas that Theorem 2 predicts (dashed). Right: "
         "number of distinct centres.",
     )  # fmt: skip
     table = [
@@ -116,10 +113,13 @@ def present(rows: list[Row], page: Page) -> None:
     animate(problem, critical, page.folder / "phase.gif", max_frames=60)
     page.embed("phase.gif", "The annealing from one critical beta to the next.")
     page.fact("numbers of centres that last, critical schedule", rows[0]["lasting"])
-    page.fact("largest difference of seen to predicted, %", max(
-        abs(line["difference, %"]) for line in table
-        if line["schedule"] == "critical" and line["difference, %"] is not None
-    ))  # fmt: skip
+    # The other schedule steps to just beyond its prediction: that would prove little.
+    seen = [line["difference, %"] for line in table if line["schedule"] == "published"]
+    page.fact(
+        "largest difference of seen to predicted, %",
+        max((abs(one) for one in seen if one is not None), default=None),
+    )
+    page.fact("transitions without a prediction", sum(one is None for one in seen))
 
 
 PHASE = Study("phase", "Phase transitions: 16 nested groups (appendix)", cases, solve, present)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from volition.reproduce.page import Page
 
 Row = dict[str, Any]
+#: published figures by the parameters of their scenario
+Figures = dict[tuple[float, ...], dict[str, float]]
 
 
 @dataclass(frozen=True)
@@ -37,19 +39,26 @@ class Settings:
             )
         return load_utd19_london(self.data)
 
-    def figures(self, name: str) -> list[Row]:
-        """Return a table of published figures, empty where none is given."""
+    def figures(self, name: str, keys: Sequence[str], columns: Sequence[str]) -> Figures:
+        """Return published figures by their parameters, none where no folder is given."""
         if self.published is None:
-            return []
+            return {}
         path = self.published / name
         if not path.is_file():
             raise ValueError(f"--published {self.published} has no file {name}.")
         with open(path, encoding="utf-8") as stream:
-            rows = list(csv.DictReader(stream))
-        return [
-            {key: value if key == "in_paper" else float(value) for key, value in row.items()}
-            for row in rows
-        ]
+            reader = csv.DictReader(stream)
+            missing = {*keys, *columns} - set(reader.fieldnames or [])
+            if missing:
+                raise ValueError(f"{path} has no column '{min(missing)}'.")
+            rows = list(reader)
+        try:
+            return {
+                tuple(float(row[key]) for key in keys): {c: float(row[c]) for c in columns}
+                for row in rows
+            }
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}.") from None
 
 
 class Case(NamedTuple):
@@ -74,6 +83,8 @@ class Study:
     solve: Callable[[dict[str, Any], Settings], Row]
     present: Callable[[list[Row], Page], None]
     needs_data: bool = False
+    #: raises ValueError where what ``--data`` and ``--published`` name is of no use to this study
+    check: Callable[[Settings], Any] = lambda settings: None
 
     def expected(self, settings: Settings) -> float:
         """Return how many seconds the study takes, about, on two cores."""

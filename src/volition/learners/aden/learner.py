@@ -454,8 +454,10 @@ class ADENClustering(StagedLearner):
             correction = (network.scale * network.pair(points, centers)).gather(2, j)[..., 0]
             wanted = lesson.target - lesson.D.gather(2, j)[..., 0]
             known = lesson.valid
-            size = (correction * wanted)[known].sum() / correction.square()[known].sum()
-            network.scale.mul_(size.clamp(0.05, 20.0))
+            power = correction.square()[known].sum()
+            if power > 0:
+                size = (correction * wanted)[known].sum() / power
+                network.scale.mul_(size.clamp(0.05, 20.0))
         self._unsized = False
         self._model_from_network()
 
@@ -784,7 +786,7 @@ class ADENClustering(StagedLearner):
             size = self._recipe.size().__class__(**numbers["size"])
             network = ADENetwork(self._X.shape[1], size, self.head_)
             self._trainer, self._trained = self._new_trainer(network), numbers["trained"]
-            self._unsized = numbers["unsized"]
+            self._unsized = numbers.get("unsized", False)
             self._trainer.restore(groups["trainer"])
             self._trainer.n_steps = numbers["steps"]
             if numbers["networked"]:
