@@ -26,10 +26,11 @@ format: $(STAMP)
 bench: $(STAMP)
 	@for name in $(BENCH); do $(BIN)/python benchmarks/$$name.py || exit 1; done
 
-# The paper's tables and figures, more than an hour; stopped, it goes on where it was.
+# The paper's tables and figures, about an hour. Stopped, it goes on with: make results HOW=--resume
 SHARED ?= ../shared
+HOW ?=
 results: $(STAMP)
-	$(BIN)/volition reproduce all --resume --out docs/results \
+	$(BIN)/volition reproduce all $(HOW) --out docs/results \
 		--data $(SHARED)/data/utd19_london.mat --published $(SHARED)/published
 	$(BIN)/python docs/headlines.py
 

@@ -779,3 +779,17 @@ def test_a_curve_that_stood_in_for_another_term_is_straightened():
     assert set(terms) == {"pair", "entity"}
     # What did harm is not tried with every other term again.
     assert [one for one in asked if "table" in one] == [("table",)]
+
+
+def test_a_network_of_no_use_is_not_tried_at_every_stage(monkeypatch):
+    X, tried = load_four_groups().data, []
+
+    def fit_network(X, choices, *others):
+        tried.append(len(choices.entities))
+
+    monkeypatch.setattr("volition.learners.choice.fit_network", fit_network)
+    monkeypatch.setattr(ChoiceClustering, "_search", lambda self: X[:4].copy())
+    monkeypatch.setattr(ChoiceClustering, "_move_to", lambda self, Y: self._place(Y))
+    people = SimulatedPopulation(X, DistanceAutonomy(0.3, temperature=0.01), random_state=0)
+    ChoiceClustering(4, tol=0, n_interactions=30_000, random_state=0).fit(X, population=people)
+    assert tried == [6_000, 30_000]

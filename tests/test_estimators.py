@@ -25,6 +25,7 @@ from volition import (
     Passive,
 )
 from volition.metrics import distortion
+from volition.portfolio import Found, Search
 from volition.problem import Problem
 from volition.schedules import Geometric
 from volition.solvers import Armijo
@@ -491,3 +492,18 @@ def test_critical_schedule(four_groups, solver):
         splits = [t for t in model.transitions_ if t.n_after > t.n_before]
         assert splits[-1].n_after == 4
         assert all(abs(t.beta / t.predicted - 1) < 0.03 for t in splits)
+
+
+def test_shaking_leaves_a_poor_minimum(four_groups):
+    """Two centres in one group and one for two groups: no single move of Lloyd's mends that."""
+    problem = Problem(four_groups)
+    search = Search(problem, 4, np.random.RandomState(0))
+    groups = [(0.2, 0.7), (0.2, 0.75), (0.2, 0.17), (0.82, 0.45)]
+    stuck = search.polish(problem, np.array(groups))
+    value = search.value(search._work, stuck)
+    found, stopped = search._shake(Found(value, stuck, "stuck"))
+    best = KMeans(4, n_init=10, random_state=0).fit(four_groups).inertia_ / len(four_groups)
+    assert stopped is None
+    assert value > 1.5 * best
+    assert found.value == pytest.approx(best, rel=1e-3)
+    assert search.candidates[-1].name == "stuck, shaken"

@@ -47,6 +47,8 @@ BATCH = 512
 FIRST_SHARE = 0.4
 #: beta that means a hard policy, times the cost of a single centre
 HARD = 1e4
+#: by how much answers must grow until a network that was of no use is tried again
+AGAIN = 3
 
 
 #: what a saved state holds besides arrays
@@ -60,6 +62,7 @@ NAMES = (
     "range",
     "scale",
     "cost_unit",
+    "network_at",
 )
 
 
@@ -217,7 +220,7 @@ class ChoiceClustering(StagedLearner):
         self._layouts: list[FloatArray] = []
         self._numbers: dict[bytes, int] = {}
         self.fit_: ChoiceFit | None = None
-        self._from_log = False
+        self._from_log, self._network_at = False, 0
         self._propensity: FloatArray | None = None
         self._relabel()
 
@@ -335,13 +338,16 @@ class ChoiceClustering(StagedLearner):
         )
         self.model_ = self.fit_.model
         usable = self.network and self.family == "auto" and self._covariates is None
-        if usable and self._stage and not self._from_log:
+        m = len(self._rows["entities"])
+        if usable and self._stage and not self._from_log and m >= self._network_at:
             base = Problem(self._X, cost=self._cost, sample_weight=self._weight)
             origin = base.mean_center()[0].astype(np.float64)
             units = Units(origin, self._scale, self._cost_unit)
             with threadpool_limits(1, "blas"):
                 found = fit_network(self._X, self.choices_, self._cost, units, self.fit_, self._rng)
             self.model_ = found or self.model_
+            # One that was of no use is tried again when there is much more to learn from.
+            self._network_at = 0 if found else AGAIN * m
 
     def _search(self) -> FloatArray:
         found = self.model_
@@ -356,7 +362,7 @@ class ChoiceClustering(StagedLearner):
         """Begin anew at the present centres: what was chosen before no longer tells."""
         self._rows = {name: rows[:0] for name, rows in self._rows.items()}
         self._layouts, self._numbers = [], {}
-        self._stage, self._told, self._finished = 0, 0, None
+        self._stage, self._told, self._finished, self._network_at = 0, 0, None, 0
 
     def _limit(self) -> int:
         return MOST if self._budget is None else self._budget

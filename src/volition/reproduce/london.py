@@ -124,10 +124,10 @@ def _panels(X: FloatArray, rows: list[Row]) -> tuple[Any, str]:
     """Return the four panels, by ADEN where it has run, and by which methods they are."""
     from matplotlib import pyplot as plt
 
-    figure, axes = plt.subplots(1, 4, figsize=(19, 5.2), layout="constrained")
+    figure, axes = plt.subplots(2, 2, figsize=(12, 11.6), layout="constrained")
     by = {(row["kappa"], row["T"], row["method"]): row for row in rows}
     drawn = []
-    for ax, letter, (kappa, T) in zip(axes, "abcd", PUBLISHED, strict=True):
+    for ax, letter, (kappa, T) in zip(axes.flat, "abcd", PUBLISHED, strict=True):
         row = by.get((kappa, T, "aden")) or by[kappa, T, "exact"]
         name = NAMES[row["method"]]
         drawn.append(name)

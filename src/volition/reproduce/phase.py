@@ -5,8 +5,11 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import numpy as np
+
 from volition.annealing import AnnealingResult, anneal
 from volition.datasets import make_nested_groups
+from volition.phase import coincident
 from volition.plotting import animate, plot_moves, plot_numbers
 from volition.problem import Problem
 from volition.reproduce.methods import uniform
@@ -50,10 +53,21 @@ def solve(params: dict[str, Any], settings: Settings) -> Row:
     return {
         "lasting": sorted(p.n_clusters for p in persistence(result) if p.persistence > LASTS),
         "transitions": [list(one) for one in result.transitions],
+        "sharing": sharing(problem, result),
         "iterations": result.n_iter,
         "betas": len(result.history),
         "distortion": problem.distortion(result.centers),
     }
+
+
+def sharing(problem: Problem, result: AnnealingResult) -> list[list[Any]]:
+    """Return each beta at which it changes how many centres share a place, and how many do."""
+    found: list[list[Any]] = []
+    for record, Y in zip(result.history, result.path, strict=True):
+        sizes = sorted(np.bincount(coincident(problem, Y, record.beta)).tolist())
+        if not found or sizes != found[-1][1]:
+            found.append([float(record.beta), sizes])
+    return found
 
 
 def present(rows: list[Row], page: Page) -> None:
@@ -96,6 +110,20 @@ def present(rows: list[Row], page: Page) -> None:
         for beta, before, after, predicted in row["transitions"]
     ]
     page.table("phase", table)
+    page.text(
+        "How many centres share each place along the published schedule. Where centres split at "
+        "once, chance decides how many go where; places that have too many hand them over at a "
+        "later critical beta, which is why Y also leaps between the three that the paper reports."
+    )
+    page.table(
+        "phase_sharing",
+        [
+            {"from beta": beta, "places": len(sizes), "centres at each": ", ".join(map(str, sizes))}
+            for beta, sizes in next(row for row in rows if row["schedule"] == "published")[
+                "sharing"
+            ]
+        ],
+    )
     page.table(
         "phase_effort",
         [
