@@ -787,9 +787,12 @@ def test_a_network_of_no_use_is_not_tried_at_every_stage(monkeypatch):
     def fit_network(X, choices, *others):
         tried.append(len(choices.entities))
 
+    people = SimulatedPopulation(X, DistanceAutonomy(0.3, temperature=0.01), random_state=0)
+    told = ChoiceClustering(4, family="distance", n_interactions=500, random_state=0)
+    fit = told.fit(X, population=people).fit_  # what is fitted does not matter here
+    monkeypatch.setattr("volition.learners.choice.fit_choices", lambda *given, **named: fit)
     monkeypatch.setattr("volition.learners.choice.fit_network", fit_network)
     monkeypatch.setattr(ChoiceClustering, "_search", lambda self: X[:4].copy())
     monkeypatch.setattr(ChoiceClustering, "_move_to", lambda self, Y: self._place(Y))
-    people = SimulatedPopulation(X, DistanceAutonomy(0.3, temperature=0.01), random_state=0)
     ChoiceClustering(4, tol=0, n_interactions=30_000, random_state=0).fit(X, population=people)
     assert tried == [6_000, 30_000]
