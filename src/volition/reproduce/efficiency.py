@@ -114,7 +114,7 @@ def present(rows: list[Row], page: Page) -> None:
         "Four groups, K = 4: cost above the best for known p against the number of answers. The "
         "choice models see the realised cluster, ADEN sees costs; with the default head it learns "
         "which centre has served from the cost, with the published head it learns expected costs. "
-        "The tabular learner assumes that p does not depend on the centres, which is wrong at "
+        "The tabular learner assumes that p does not depend on the centres, which is not so at "
         f"T = 0.01. The published network is asked for {ANSWERS / 1e9:.1f} billion answers (from "
         "the paper's hyperparameters: batches x samples x draws x epochs x betas)."
     )
