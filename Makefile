@@ -10,7 +10,7 @@ demo: $(STAMP)
 	$(BIN)/volition demo --out demo-results
 
 test: $(STAMP) lint
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --durations=15
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -796,3 +796,23 @@ def test_a_network_of_no_use_is_not_tried_at_every_stage(monkeypatch):
     monkeypatch.setattr(ChoiceClustering, "_move_to", lambda self, Y: self._place(Y))
     ChoiceClustering(4, tol=0, n_interactions=30_000, random_state=0).fit(X, population=people)
     assert tried == [6_000, 30_000]
+
+
+def test_rows_of_a_log_without_an_answer_are_left_out():
+    X, rng = load_four_groups().data, np.random.default_rng(0)
+    today, m = X[[0, 500, 1000, 1500]], 400
+    entity, prescribed = rng.integers(0, len(X), m), rng.integers(0, 4, m)
+    people = SimulatedPopulation(X, DistanceAutonomy(0.4, temperature=0.1), random_state=0)
+    realized = people.respond(entity, prescribed, today).realized.astype(float)
+    realized[[3, 7]] = np.nan
+    log = {"entity": entity, "prescribed": prescribed, "realized": realized}
+    model = ChoiceClustering(4, family="distance", random_state=0)
+    with pytest.warns(UserWarning, match="2 rows without a realised cluster were left out"):
+        model.fit_log(X, log, today)
+    assert model.n_answers_ == m - 2
+    log["realized"] = np.where(np.arange(m) == 20, 9.0, realized)
+    with (
+        pytest.warns(UserWarning, match="left out"),
+        pytest.raises(ValueError, match="realized cluster 9 at line 20"),
+    ):
+        model.fit_log(X, log, today)

@@ -15,7 +15,7 @@ from volition.cli import main
 from volition.datasets import load_four_groups
 from volition.reproduce import STUDIES, Case, Settings, Study, run, together
 from volition.reproduce.journal import JOURNAL
-from volition.reproduce.methods import gap, place
+from volition.reproduce.methods import LEARNERS, gap, place
 from volition.reproduce.published import ANSWERS, LONDON_ANSWERS, SCHEDULE, SUMMARY, TABLE1
 
 
@@ -180,7 +180,11 @@ def command(monkeypatch, capsys, tmp_path, *words):
         (["table2"], "There is no study 'table2'; choose figure1, table1"),
         (["london"], "london needs the positions of London's traffic sensors: --data PATH"),
         (["london", "--data", "no.mat"], "No such file: no.mat"),
-        (["table1", "--published", "nowhere"], "--published nowhere has no file table1.csv"),
+        (["table1", "--published", "."], "--published . has no file table1.csv"),
+        (["figure1", "--published", "nowhere"], "--published nowhere is no folder"),
+        (["figure1", "--seed", "-1"], "--seed must be 0 or more, got -1"),
+        (["london", "--data", "broken.mat"], "broken.mat cannot be read as a MATLAB file"),
+        (["london", "--data", "broken.csv"], "broken.csv, line 2: long and lat must be numbers"),
         (["all", "--data", "no.mat"], "No such file: no.mat"),
         (
             ["figure1", "--resume", "--restart"],
@@ -189,12 +193,14 @@ def command(monkeypatch, capsys, tmp_path, *words):
     ],
 )
 def test_bad_input_is_one_sentence(monkeypatch, capsys, tmp_path, words, says):
+    (tmp_path / "broken.mat").write_bytes(b"no MATLAB file")
+    (tmp_path / "broken.csv").write_text("detid,citycode,long,lat\na,london,west,51\n")
     code, out, err = command(monkeypatch, capsys, tmp_path, *words)
     assert code == 2
     assert says in err
     assert err.count("\n") == 1
     assert out == ""
-    assert list(tmp_path.iterdir()) == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["broken.csv", "broken.mat"]
 
 
 def test_the_command_says_how_long_and_where(monkeypatch, capsys, tmp_path):
@@ -250,3 +256,30 @@ def test_london_on_a_small_town(monkeypatch, tmp_path):
         assert setting["exact gradient"]["D"] <= setting["k-means"]["D"] * 1.0001
     near = "mean distance to the nearest other centre"
     assert facts["sweep"][1][near] < facts["sweep"][0][near]  # override draws centres together
+
+
+@pytest.mark.parametrize("quick", [True, False])
+@pytest.mark.parametrize("name", ["table1", "grid", "efficiency"])
+def test_pages_of_studies_whatever_they_find(monkeypatch, tmp_path, name, quick):
+    """All that a study does but solving its cases."""
+    X, rng = load_four_groups().data, np.random.default_rng(0)
+
+    def solve(params, settings):
+        learns = params.get("method") in LEARNERS or params.get("learner") is not None
+        return {
+            "distortion": 0.1 + 0.01 * rng.random(),
+            "centers": X[rng.integers(0, len(X), 4)].tolist(),
+            "answers": 6000 if learns else None,
+            "seconds": 1.0,
+        }
+
+    study = replace(STUDIES[name], solve=solve)
+    run(study, tmp_path / name, Settings(quick=quick))
+    text = (tmp_path / name / "page.md").read_text()
+    assert f"volition reproduce {name}" in text
+    assert ("A quick run" in text) == quick
+    assert "nan" not in text
+    facts = json.loads((tmp_path / name / f"{name}.json").read_text())["facts"]
+    assert facts
+    for picture in (tmp_path / name).glob("*.svg"):
+        assert picture.with_suffix(".png").stat().st_size > 10_000

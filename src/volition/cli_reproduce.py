@@ -22,7 +22,7 @@ def reproduce(
         Path, typer.Option("--out", help="Folder for the results; each study has its own in it.")
     ] = Path("volition-results"),
     quick: Annotated[
-        bool, typer.Option("--quick", help="Fewer seeds and cases: about a fifth of the time.")
+        bool, typer.Option("--quick", help="Fewer seeds and cases where there are many.")
     ] = False,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on where an earlier run was stopped.")
@@ -41,8 +41,10 @@ def reproduce(
     published: Annotated[
         Path | None,
         typer.Option(
-            help="Folder with table1.csv and london.csv: published figures beyond those printed "
-            "in the paper."
+            help="Folder with table1.csv (kappa, gamma, zeta, temperature, "
+            "distortion_ground_truth, aden_gap_percent, ignored_gap_percent) and london.csv "
+            "(kappa, temperature, algorithm1, best_known): figures beyond those printed in the "
+            "paper. Without it those columns are left out."
         ),
     ] = None,
     seed: Annotated[int, typer.Option("--seed", help="Seed of everything random.")] = 0,
@@ -57,6 +59,10 @@ def reproduce(
         raise ValueError(f"There is no study '{name}'; choose {', '.join(STUDIES)}, or {ALL}.")
     if resume and restart:
         raise ValueError("--resume keeps what is done and --restart does not: say one of them.")
+    if seed < 0:
+        raise ValueError(f"--seed must be 0 or more, got {seed}.")
+    if published is not None and not published.is_dir():
+        raise ValueError(f"--published {published} is no folder.")
     check_writable(out)
     settings = Settings(quick, seed, data, published)
     studies = list(STUDIES.values()) if name == ALL else [STUDIES[name]]

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from scipy.io import loadmat
+from scipy.io.matlab import MatReadError
 from sklearn.utils import Bunch, check_random_state
 
 from volition.validation import FloatArray
@@ -132,7 +133,10 @@ def load_utd19_london(path: Any, scale: bool = True) -> FloatArray:
 
 
 def _read_mat(path: Path) -> FloatArray:
-    content = loadmat(path)
+    try:
+        content = loadmat(path)
+    except (ValueError, TypeError, NotImplementedError, OSError, MatReadError) as error:
+        raise ValueError(f"{path} cannot be read as a MATLAB file: {error}.") from None
     if "Xz" not in content:
         raise ValueError(f"{path} has no variable Xz; it must hold an (n, 2) array of positions.")
     X: FloatArray = np.asarray(content["Xz"], dtype=np.float64)
@@ -147,11 +151,17 @@ def _read_detectors(path: Path) -> FloatArray:
         missing = {"citycode", "long", "lat"} - set(reader.fieldnames or [])
         if missing:
             raise ValueError(f"{path} lacks the columns {sorted(missing)} of detectors_public.csv.")
-        rows = [
-            (float(row["long"]), float(row["lat"]))
-            for row in reader
-            if row["citycode"].strip().lower() == "london"
-        ]
+        rows = []
+        for row in reader:
+            if row["citycode"].strip().lower() != "london":
+                continue
+            try:
+                rows.append((float(row["long"]), float(row["lat"])))
+            except (TypeError, ValueError):
+                raise ValueError(
+                    f"{path}, line {reader.line_num}: long and lat must be numbers, got "
+                    f"{row['long']!r} and {row['lat']!r}."
+                ) from None
     if not rows:
         raise ValueError(f"{path} has no row with citycode 'london'.")
     return np.array(rows)

@@ -151,6 +151,7 @@ def calibration(
     n_bins : int
         Bins of equal width.
     """
+    X = np.asarray(X, dtype=np.float64)
     held = choices.entities % 4 == 3
     if held.any() and not held.all():
         fit = refit(fit, X, choices.take(~held), cost, fit.model.covariates)

@@ -456,9 +456,11 @@ class ChoiceClustering(StagedLearner):
         Warns
         -----
         UserWarning
-            Where a log tells less than it seems to: few choices, no overrides, no variety.
+            Where a log tells less than it seems to: few choices, no overrides, no variety, rows
+        without an answer (which are left out).
         """
         self.start(X, sample_weight, covariates)
+        log, lines = _answered(log, lines)
         choices = read_log(self._X, log, centers, self.metric, entity_ids, lines)
         if choices.n_clusters != self.n_clusters:
             raise ValueError(
@@ -616,6 +618,24 @@ class ChoiceClustering(StagedLearner):
                 {k.removeprefix("net.weight."): torch.from_numpy(v) for k, v in weights.items()}
             )
             self.model_ = NetworkAutonomy(frozen, Units(arrays["net.origin"], length, unit))
+
+
+def _answered(log: Any, lines: Any) -> tuple[Any, Any]:
+    """Return a log without the rows that have no realised cluster, and the lines of the others."""
+    realized = np.asarray(log["realized"] if "realized" in list(log) else [])
+    # Neither None nor NaN equals itself or a number.
+    silent = np.array([one is None or one != one for one in realized.tolist()], dtype=bool)
+    if not silent.any() or silent.all():
+        return log, lines
+    warnings.warn(
+        f"{int(silent.sum())} rows without a realised cluster were left out.",
+        UserWarning,
+        stacklevel=3,
+    )
+    kept = np.flatnonzero(~silent)
+    columns = {str(name): np.asarray(log[name])[kept] for name in log}
+    columns["realized"] = columns["realized"].astype(np.int64)
+    return columns, kept.tolist() if lines is None else [lines[row] for row in kept]
 
 
 def _listed(family: Any) -> Any:

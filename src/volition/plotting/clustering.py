@@ -182,8 +182,8 @@ class ClusteringDisplay:
         )
         return cls(info).plot(ax=ax)
 
-    def plot(self, ax: Any = None) -> ClusteringDisplay:
-        """Draw on ``ax``, or on a new figure."""
+    def plot(self, ax: Any = None, *, numbers: bool = True) -> ClusteringDisplay:
+        """Draw on ``ax``, or on a new figure; with the centres' numbers or without."""
         import matplotlib.pyplot as plt
 
         if ax is None:
@@ -201,7 +201,7 @@ class ClusteringDisplay:
             zorder=3,
         )
         ax.scatter([], [], s=90, marker="*", c="white", edgecolors="black", label="centres")
-        for number, place in enumerate(info.centers):
+        for number, place in enumerate(info.centers if numbers else []):
             ax.annotate(
                 str(number), place, xytext=(5, 5), textcoords="offset points", fontsize=7, zorder=4
             )

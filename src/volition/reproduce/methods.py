@@ -107,4 +107,5 @@ def draw(
     """Draw entities in the mixed colours of what is prescribed to them, as the paper does."""
     policy = Problem(X, autonomy=autonomy).policy(np.asarray(centers), beta)
     info = clustering_info(X, centers, policy, names=("x", "y"), title=title)
-    ClusteringDisplay(info).plot(ax)
+    # Where many centres come in twos and threes, numbers would cover each other.
+    ClusteringDisplay(info).plot(ax, numbers=len(centers) <= 12)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,8 @@ class Page:
         words += ["--quick"] if settings.quick else []
         words += ["--seed", str(settings.seed)] if settings.seed else []
         words += ["--data", "FILE"] if self.study.needs_data else []
-        words += ["--published", "FOLDER"] if settings.published is not None else []
+        published = settings.published is not None and self.study.uses_published
+        words += ["--published", "FOLDER"] if published else []
         return " ".join(words)
 
     def markdown(self) -> str:
@@ -79,10 +81,11 @@ class Page:
         made = (
             f"Made by `{self.command}` with seed {self.made['seed']}, volition "
             f"{self.made['volition']}, torch {self.made['torch'].split('+')[0]} and Python "
-            f"{self.made['python']} in {minutes:.1f} minutes. Seconds are those of the machine "
+            f"{self.made['python']} in {minutes:.2g} minutes. Seconds are those of the machine "
             "that it ran on, and of whatever else ran there."
         )
-        if self.settings.quick:
+        fewer = len(self.study.cases(replace(self.settings, quick=False))) > len(self.rows)
+        if self.settings.quick and fewer:
             made += " A quick run: fewer seeds and cases than a full one."
         return "\n\n".join([f"# {self.study.title}", *self.parts, made]) + "\n"
 
@@ -122,4 +125,4 @@ def _shown(value: Any, digits: int) -> str:
         return str(value)
     if isinstance(value, int):
         return f"{value:,}" if abs(value) >= 10_000 else str(value)
-    return "none" if math.isinf(value) else f"{value:.{digits}g}"
+    return "none" if math.isinf(value) else f"{value + 0.0:.{digits}g}"

@@ -83,6 +83,7 @@ class Study:
     solve: Callable[[dict[str, Any], Settings], Row]
     present: Callable[[list[Row], Page], None]
     needs_data: bool = False
+    uses_published: bool = False
     #: raises ValueError where what ``--data`` and ``--published`` name is of no use to this study
     check: Callable[[Settings], Any] = lambda settings: None
 

@@ -21,7 +21,7 @@ from volition.solvers import Armijo, FixedPoint, Gradient
 
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#7F7F7F"
 #: iterations that are looked at for Theorem 1, and the beta
-STEPS, BETA = 40, 40.0
+STEPS, BETA = 150, 40.0
 #: iteration at which shorter and longer steps are tried, and how long they are
 TRIED_AT, LENGTHS = 3, tuple(np.linspace(0, 2.5, 51).round(3).tolist())
 #: shares of kappa = (K - 1) / K, beyond which entities avoid what they are prescribed
@@ -182,8 +182,10 @@ def _present_descent(rows: list[Row], page: Page) -> None:
                     else None,
                 }
             )
-        ax.set(yscale="log", xlabel="iteration", ylabel="F(Y) above the least reached")
-        ax.legend(frameon=False, loc="upper right" if p == "fixed" else "lower left")
+        ax.set(
+            yscale="log", xlabel="iteration", ylabel="F(Y) above the least reached (at least 1e-12)"
+        )
+        ax.legend(frameon=False, loc="upper right" if p == "fixed" else "center right")
     axes[0].set_title(f"p fixed: uniform override, kappa = 0.2, beta = {BETA:g}")
     axes[1].set_title(f"p moves with Y: kappa = 0.5, T = 0.1, beta = {BETA:g}")
     for p, style in (("fixed", "-"), ("moving", "--")):
@@ -218,7 +220,8 @@ def _range(row: Row) -> str:
     """Return the smallest and largest step, as long as F falls: then rounding decides."""
     falling = -np.diff(row["free_energy"]) > 1e-12
     steps = row["step"][: len(falling) if falling.all() else int(falling.argmin())]
-    return f"{min(steps):.3g} to {max(steps):.3g}"
+    low, high = min(steps), max(steps)
+    return f"{low:.3g}" if low == high else f"{low:.3g} to {high:.3g}"
 
 
 def _present_splits(rows: list[Row], page: Page) -> None:
@@ -285,7 +288,9 @@ def _present_bounds(rows: list[Row], page: Page) -> None:
     ax.legend(frameon=False, fontsize=8)
     page.text(
         "**Theorem 3.** Between transitions ‖dY/dbeta‖ stays below N sqrt(K) R / (e beta delta) in "
-        f"{states - broken} of {states} states; it is at most {share:.0e} of it."
+        f"{states - broken} of {states} states; it is at most {share:.0e} of it. R is the diagonal "
+        "of the box that holds the data, delta the least eigenvalue of the Hessian in the units of "
+        "Theorem 2."
     )
     page.picture(
         "theorem3", figure,
