@@ -10,6 +10,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
+from volition.cli import main
 from volition.datasets import load_four_groups
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
@@ -19,6 +20,21 @@ SHARED = Path(__file__).resolve().parents[2] / "shared"
 def _close_figures():
     yield
     plt.close("all")
+
+
+@pytest.fixture
+def command(tmp_path, monkeypatch, capsys):
+    """Run the command line as a user would; return exit code, output and error text."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*words):
+        monkeypatch.setattr("sys.argv", ["volition", *map(str, words)])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        out, err = capsys.readouterr()
+        return stop.value.code or 0, out, err
+
+    return call
 
 
 @pytest.fixture

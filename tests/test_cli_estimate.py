@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from volition import AutonomyAwareClustering, ChoiceAutonomy, SimulatedPopulation, load_autonomy
-from volition.cli import main
 from volition.datasets import load_four_groups
 from volition.problem import Problem
 
@@ -46,23 +45,17 @@ def folder(tmp_path_factory):
     return folder
 
 
-def run(monkeypatch, capsys, folder, *words):
+@pytest.fixture
+def run(command, monkeypatch, folder):
     monkeypatch.chdir(folder)
-    monkeypatch.setattr("sys.argv", ["volition", *map(str, words)])
-    try:
-        main()
-        code = 0
-    except SystemExit as end:
-        code = int(end.code or 0)
-    out, err = capsys.readouterr()
-    return code, out, err
+    return command
 
 
 LOG = ("estimate", "--log", "log.csv", "--entities", "s.csv", "--centers", "c.csv", "--id", "name")
 
 
-def test_a_log_leads_to_a_decision(monkeypatch, capsys, folder):
-    code, out, err = run(monkeypatch, capsys, folder, *LOG, "--covariates", "van", "--out", "r")
+def test_a_log_leads_to_a_decision(run, folder):
+    code, out, err = run(*LOG, "--covariates", "van", "--out", "r")
     assert (code, err) == (0, "")
     assert "Whether they obey depends on: the entity's covariates." in out
     assert "The centres never moved in this log" in out
@@ -99,11 +92,11 @@ def test_a_log_leads_to_a_decision(monkeypatch, capsys, folder):
     assert set(model.stay) == {"constant", "covariates"}
 
 
-def test_fit_takes_the_model_that_was_learned(monkeypatch, capsys, folder):
+def test_fit_takes_the_model_that_was_learned(run, folder):
     if not (folder / "r").exists():
-        run(monkeypatch, capsys, folder, *LOG, "--covariates", "van", "--out", "r")
+        run(*LOG, "--covariates", "van", "--out", "r")
     words = ("fit", "s.csv", "-k", 4, "--id", "name", "--autonomy", "r/autonomy.safetensors")
-    code, out, err = run(monkeypatch, capsys, folder, *words, "--out", "f", "--quiet")
+    code, out, err = run(*words, "--out", "f", "--quiet")
     assert (code, err) == (0, "")
     assert "1800 entities (x, y)" in out  # the covariate is no coordinate
     found = json.loads((folder / "f" / "summary.json").read_text())["distortion"]
@@ -118,21 +111,21 @@ def test_fit_takes_the_model_that_was_learned(monkeypatch, capsys, folder):
         (("--columns", "x,van"), "was learned with columns x,y, not x,van"),
     ],
 )
-def test_fit_takes_a_model_only_where_it_holds(monkeypatch, capsys, folder, options, says):
+def test_fit_takes_a_model_only_where_it_holds(run, folder, options, says):
     from volition import save_autonomy
 
     model = ChoiceAutonomy({"constant": [1.0]}, {"pair": [-50.0]})
     facts = {"columns": ["x", "y"], "covariates": [], "metric": "sqeuclidean"}
     save_autonomy(model, folder / "m.safetensors", **facts)
     words = ("fit", "s.csv", "-k", 4, "--autonomy", "m.safetensors", "--out", "none")
-    code, _, err = run(monkeypatch, capsys, folder, *words, *options)
+    code, _, err = run(*words, *options)
     assert code == 2
     assert says in err
 
 
-def test_the_family_and_the_metric_can_be_told(monkeypatch, capsys, folder):
+def test_the_family_and_the_metric_can_be_told(run, folder):
     words = (*LOG, "--family", "distance", "--columns", "x,y", "--out", "d")
-    code, out, _ = run(monkeypatch, capsys, folder, *words)
+    code, out, _ = run(*words)
     assert code == 0
     assert "kappa = 0.2" in out
     assert "gamma = " in out
@@ -151,7 +144,7 @@ def test_the_family_and_the_metric_can_be_told(monkeypatch, capsys, folder):
         ({"--centers": "uneven.csv"}, "must number sets of equally many centres"),
     ],
 )
-def test_bad_input_is_one_sentence(monkeypatch, capsys, folder, change, says):
+def test_bad_input_is_one_sentence(run, folder, change, says):
     write(folder / "two.csv", ["x", "y"], [[0.1, 0.1], [0.9, 0.9]])
     write(folder / "uneven.csv", ["layout", "x", "y"], [[0, 0.1, 0.1], [0, 1, 1], [1, 0.9, 0.9]])
     words = list(LOG)
@@ -160,7 +153,7 @@ def test_bad_input_is_one_sentence(monkeypatch, capsys, folder, change, says):
             words[words.index(name) + 1] = value
         else:
             words += [name, value]
-    code, out, err = run(monkeypatch, capsys, folder, *words, "--out", "bad")
+    code, out, err = run(*words, "--out", "bad")
     assert code == 2
     assert says in err
     assert err.startswith("volition: ")
@@ -169,7 +162,7 @@ def test_bad_input_is_one_sentence(monkeypatch, capsys, folder, change, says):
     assert not (folder / "bad").exists()
 
 
-def test_several_sets_of_centres(monkeypatch, capsys, folder):
+def test_several_sets_of_centres(run, folder):
     X, rng = load_four_groups().data, np.random.default_rng(1)
     sets = X[rng.integers(0, len(X), (3, 4))]
     layout = np.sort(rng.integers(0, 3, 3000))
@@ -183,7 +176,7 @@ def test_several_sets_of_centres(monkeypatch, capsys, folder):
     rows = zip(entity, prescribed, realized, layout, strict=True)
     write(folder / "l3.csv", ["entity", "prescribed", "realized", "layout"], rows)
     words = ("estimate", "--log", "l3.csv", "--entities", "e.csv", "--centers", "sets.csv")
-    code, out, err = run(monkeypatch, capsys, folder, *words, "--out", "r3")
+    code, out, err = run(*words, "--out", "r3")
     assert (code, err) == (0, "")
     assert "The log has 3 sets of centres." in out
     reached = json.loads((folder / "r3" / "summary.json").read_text())
@@ -193,13 +186,13 @@ def test_several_sets_of_centres(monkeypatch, capsys, folder):
     assert reached["reach"]["n_layouts"] == 3
 
 
-def test_rows_without_an_answer_are_counted(monkeypatch, capsys, folder):
+def test_rows_without_an_answer_are_counted(run, folder):
     lines = (folder / "log.csv").read_text().splitlines()
     silent = [line.split(",") for line in lines[1:4]]
     lines[1:4] = [",".join([*cells[:2], "", cells[3]]) for cells in silent]
     (folder / "gaps.csv").write_text("\n".join(lines))
     words = ["gaps.csv" if word == "log.csv" else word for word in LOG]
-    code, out, _ = run(monkeypatch, capsys, folder, *words, "--family", "distance", "--out", "g")
+    code, out, _ = run(*words, "--family", "distance", "--out", "g")
     assert code == 0
     assert "3997 choices of 1800 entities" in out
     assert "3 rows without a realised cluster were left out." in out

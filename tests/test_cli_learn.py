@@ -4,29 +4,20 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from volition import FixedAutonomy, SimulatedPopulation, cli, load_model
+from volition import FixedAutonomy, SimulatedPopulation, load_model
 
 UNIFORM = 0.7 * np.eye(4) + 0.1 * (1 - np.eye(4))
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch, capsys):
-    """Run the command as a user would; return exit code, output and error text."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*words):
-        monkeypatch.setattr(sys, "argv", ["volition", "learn", *map(str, words)])
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-        out = capsys.readouterr()
-        return stop.value.code or 0, out.out, out.err
-
-    return call
+def run(command):
+    return partial(command, "learn")
 
 
 @pytest.fixture

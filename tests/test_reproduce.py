@@ -11,7 +11,6 @@ import pytest
 
 import volition
 from volition import DistanceAutonomy
-from volition.cli import main
 from volition.datasets import load_four_groups
 from volition.reproduce import STUDIES, Case, Settings, Study, run, together
 from volition.reproduce.journal import JOURNAL
@@ -162,18 +161,6 @@ def test_theorems_hold(tmp_path):
     assert never["seen"] is None
 
 
-def command(monkeypatch, capsys, tmp_path, *words):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.argv", ["volition", "reproduce", *map(str, words)])
-    try:
-        main()
-        code = 0
-    except SystemExit as end:
-        code = int(end.code or 0)
-    out, err = capsys.readouterr()
-    return code, out, err
-
-
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -192,10 +179,10 @@ def command(monkeypatch, capsys, tmp_path, *words):
         ),
     ],
 )
-def test_bad_input_is_one_sentence(monkeypatch, capsys, tmp_path, words, says):
+def test_bad_input_is_one_sentence(command, monkeypatch, tmp_path, words, says):
     (tmp_path / "broken.mat").write_bytes(b"no MATLAB file")
     (tmp_path / "broken.csv").write_text("detid,citycode,long,lat\na,london,west,51\n")
-    code, out, err = command(monkeypatch, capsys, tmp_path, *words)
+    code, out, err = command("reproduce", *words)
     assert code == 2
     assert says in err
     assert err.count("\n") == 1
@@ -203,24 +190,22 @@ def test_bad_input_is_one_sentence(monkeypatch, capsys, tmp_path, words, says):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["broken.csv", "broken.mat"]
 
 
-def test_the_command_says_how_long_and_where(monkeypatch, capsys, tmp_path):
-    code, out, err = command(monkeypatch, capsys, tmp_path, "figure1", "--quick", "--out", "r")
+def test_the_command_says_how_long_and_where(command, monkeypatch, tmp_path):
+    code, out, err = command("reproduce", "figure1", "--quick", "--out", "r")
     assert code == 0
     assert "figure1: about 6 s on two cores." in out
     assert "r/figure1/page.md" in out
     assert "[1/3] figure1: b; about 6 s left" in err
-    code, _, err = command(
-        monkeypatch, capsys, tmp_path, "figure1", "--quick", "--out", "r", "--resume"
-    )
+    code, _, err = command("reproduce", "figure1", "--quick", "--out", "r", "--resume")
     assert (code, err) == (0, "")
 
 
-def test_all_leaves_out_what_has_no_data_and_joins_the_pages(monkeypatch, capsys, tmp_path):
+def test_all_leaves_out_what_has_no_data_and_joins_the_pages(command, monkeypatch, tmp_path):
     study, _ = counting()
     monkeypatch.setattr(
         "volition.cli_reproduce.STUDIES", {"squares": study, "london": STUDIES["london"]}
     )
-    code, out, _ = command(monkeypatch, capsys, tmp_path, "all", "--out", "r", "--quiet")
+    code, out, _ = command("reproduce", "all", "--out", "r", "--quiet")
     assert code == 0
     assert "london: left out, because it needs --data." in out
     joined = (tmp_path / "r" / "README.md").read_text()
@@ -228,10 +213,10 @@ def test_all_leaves_out_what_has_no_data_and_joins_the_pages(monkeypatch, capsys
     assert "London's traffic sensors, K = 25: not run" in joined
 
 
-def test_a_stopped_command_says_how_to_go_on(monkeypatch, capsys, tmp_path):
+def test_a_stopped_command_says_how_to_go_on(command, monkeypatch, tmp_path):
     study, _ = counting(stop_at=2)
     monkeypatch.setattr("volition.cli_reproduce.STUDIES", {"squares": study})
-    code, out, _ = command(monkeypatch, capsys, tmp_path, "squares", "--out", "r")
+    code, out, _ = command("reproduce", "squares", "--out", "r")
     assert code == 130
     assert "the same command with --resume goes on" in out
 
@@ -240,7 +225,7 @@ def test_london_on_a_small_town(monkeypatch, tmp_path):
     """All of the study but the learners, which take a minute."""
     rng = np.random.default_rng(0)
     lines = ["detid,citycode,long,lat"]
-    lines += [f"{n},london,{x},{y}" for n, (x, y) in enumerate(rng.random((80, 2)))]
+    lines += [f"{n},london,{x},{y}" for n, (x, y) in enumerate(rng.random((50, 2)))]
     file = tmp_path / "detectors_public.csv"
     file.write_text("\n".join(lines))
     monkeypatch.setattr(
