@@ -73,8 +73,8 @@ def present(rows: list[Row], page: Page) -> None:
     figure, drawn = _panels(X, main)
     page.picture(
         "london", figure,
-        f"K = {K}, zeta = 1, gamma = 0; centres (stars) by {drawn}; sensors take the mixture of "
-        "the colours of what is prescribed to them.",
+        f"K = {K}, zeta = 1, gamma = 0; centres (stars, some of them one upon the other) by "
+        f"{drawn}; sensors take the mixture of the colours of what is prescribed to them.",
     )  # fmt: skip
     table = []
     for (kappa, T), said in PUBLISHED.items():
