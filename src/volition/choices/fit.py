@@ -232,6 +232,11 @@ def _fit_part(part: str, terms: tuple[str, ...], scene: Scene, choices: Choices)
         np.add.at(summed, which, scores(decisions, theta))
         meat = summed.T @ summed * n_entities / (n_entities - 1)
         covariance = estimate.bread @ meat @ estimate.bread
+        # Both estimate the same where choices are independent, and each is itself uncertain: the
+        # larger error is taken.
+        plain, robust = np.diag(estimate.bread), np.diag(covariance)
+        scale = np.sqrt(np.maximum(1.0, plain / np.maximum(robust, 1e-300)))
+        covariance = scale[:, None] * covariance * scale
     return Part(terms, places, theta, covariance, len(who))
 
 
