@@ -198,8 +198,8 @@ def check_family(family: Any) -> None:
         raise ValueError(f"The away term {min(both)!r} does not go with 'rank'.")
 
 
-def check_covariates(covariates: Any, n: int) -> FloatArray:
-    """Return covariates as numbers, one row per entity."""
+def check_covariates(covariates: Any, n: int, width: int | None = None) -> FloatArray:
+    """Return covariates as numbers, one row per entity, and as many columns as there should be."""
     Z = np.asarray(covariates)
     Z = Z[:, None] if Z.ndim == 1 else Z
     if Z.ndim != 2 or len(Z) != n:
@@ -208,6 +208,8 @@ def check_covariates(covariates: Any, n: int) -> FloatArray:
         raise ValueError("covariates must be numbers; code categories as columns of 0 and 1.")
     Z = Z.astype(np.float64)
     check_finite(Z, "covariates")
+    if width is not None and Z.shape[1] != width:
+        raise ValueError(f"covariates has {Z.shape[1]} columns, but {width} are expected.")
     return Z
 
 

@@ -250,12 +250,7 @@ class ChoiceClustering(StagedLearner):
         if (covariates is None) != (self._covariates is None):
             raise ValueError("New entities need covariates if the others have them, and only then.")
         if self._covariates is not None:
-            more = check_covariates(covariates, len(X))
-            if more.shape[1] != self._covariates.shape[1]:
-                raise ValueError(
-                    f"covariates has {more.shape[1]} columns, but {self._covariates.shape[1]} are "
-                    "expected."
-                )
+            more = check_covariates(covariates, len(X), self._covariates.shape[1])
             X = self._features(X)
             self._cost.check(X)
             self._covariates = np.concatenate([self._covariates, more])
@@ -408,12 +403,7 @@ class ChoiceClustering(StagedLearner):
         if isinstance(model, ChoiceAutonomy) and model.covariates is not None:
             if covariates is None:
                 raise ValueError("Choices depend on covariates; give those of X as covariates=.")
-            Z = check_covariates(covariates, len(X))
-            if Z.shape[1] != model.covariates.shape[1]:
-                raise ValueError(
-                    f"covariates has {Z.shape[1]} columns, but {model.covariates.shape[1]} are "
-                    "expected."
-                )
+            Z = check_covariates(covariates, len(X), model.covariates.shape[1])
             model = model.for_entities(Z)
         return Problem(X, cost=self._cost, autonomy=model)
 
