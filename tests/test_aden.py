@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 from sklearn.linear_model import LogisticRegression
 from torch import nn
 
@@ -33,17 +34,32 @@ from volition.learners.aden import (
     load_network,
     save_network,
 )
+from volition.learners.aden.network import LEAST
 from volition.learners.aden.replay import Batch, Replay
-from volition.learners.aden.training import Trainer, fit_logits, log_choices, losses, prepare
+from volition.learners.aden.training import (
+    Trainer,
+    calibrate,
+    fit_form,
+    fit_logits,
+    log_choices,
+    losses,
+    prepare,
+)
 from volition.metrics import distortion
 from volition.problem import Problem
 
 K = 4
 SMALL = NetworkSize(16, 32, 2, 4)
-HEADS = ("choices", "costs")
+HEADS = ("choices", "served", "costs")
 QUICK = Recipe(
     hidden_dim=16, ff_dim=32, n_layouts=16, n_samples=32, epochs=2, updates=5, tau=6.0, replicas=2
 )
+
+
+@pytest.fixture(autouse=True)
+def _fewer_steps(monkeypatch):
+    """Learning costs of being served is not to take long."""
+    monkeypatch.setattr("volition.learners.aden.training.SERVICE_STEPS", 100)
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +95,8 @@ def squares(A, B):
 def outputs(network, x, y):
     if network.head == "costs":
         return (network.costs(x, y, squares(x, y)),)
-    return network.choices(x, y, squares(x, y), squares(y, y))
+    served = (network.log_served(x, y, squares(x, y)),) if network.head == "served" else ()
+    return *network.choices(x, y, squares(x, y), squares(y, y)), *served
 
 
 def shaken(head, size=SMALL, d=2, seed=0):
@@ -90,6 +107,10 @@ def shaken(head, size=SMALL, d=2, seed=0):
         for parameter in network.parameters():
             noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
             parameter += 0.3 * noise
+    if head == "served":
+        network.attentive.fill_(True)
+        network.reach(torch.tensor([[-0.5] * d, [1.5] * d]))
+        network.mean.fill_(1.1)
     return network
 
 
@@ -103,7 +124,7 @@ def test_the_order_of_points_and_centres_does_not_matter(head, n, k):
     turned = outputs(network, x[:, rows], y[:, columns])
     for a, b in zip(plain, turned, strict=True):
         index = rows if a.shape[1] == n and (n != k or a is not plain[1]) else columns
-        if head == "choices" and a is plain[1]:
+        if head != "costs" and a is plain[1]:
             index = columns
         torch.testing.assert_close(a[:, index][:, :, columns], b)
 
@@ -232,6 +253,41 @@ def test_choices_as_an_autonomy_model(rng):
     np.testing.assert_allclose(problem.realized(Y, W), carried, rtol=1e-10)
     half = problem.with_autonomy(model.scaled(0.5)).expected_costs(Y)
     np.testing.assert_allclose(half, 0.5 * expected + 0.5 * D.numpy(), rtol=1e-10)
+
+
+def test_service_as_an_autonomy_model(rng):
+    """Choices by learned costs, and learned costs averaged over them."""
+    X, Y = torch.tensor(rng.random((6, 2))), torch.tensor(rng.random((3, 2)))
+    units, network = Units(np.array([0.3, 0.4]), 0.7, 0.2), shaken("served")
+    x, y = units.points(X)[None], units.points(Y)[None]
+    C, between = (
+        network.log_served(a, y, squares(A[None], Y[None]) / units.cost).exp()
+        for a, A in ((x, X), (y, Y))
+    )
+    stay, leave, drawn = (z[0] for z in network.choices(x, y, C, between))
+    logits = leave[None] + drawn[:, None] + torch.diag(torch.full((3,), -torch.inf).double())
+    obey = torch.sigmoid(stay)
+    p = torch.diag_embed(obey) + (1 - obey)[..., None] * logits.softmax(2)
+    expected = torch.einsum("ijk,ik->ij", p, (1.1 * C[0] - LEAST) * units.cost).detach().numpy()
+    problem = Problem(X.numpy(), autonomy=NetworkAutonomy(network, units))
+    np.testing.assert_allclose(problem.expected_costs(Y), expected, rtol=1e-6)
+    prescribed = np.array([0, 1, 2, 0, 1, 2])
+    rows = p[torch.arange(6), prescribed].detach().numpy()
+    np.testing.assert_allclose(problem.conditional(Y, prescribed), rows, rtol=1e-6)
+    W = rng.dirichlet(np.ones(3), 6)
+    carried = np.einsum("ijk,ij->ik", p.detach().numpy(), W)
+    np.testing.assert_allclose(problem.realized(Y, W), carried, rtol=1e-6)
+
+
+def test_beyond_the_places_that_it_knows_costs_grow_as_known_ones():
+    network = shaken("served").requires_grad_(False)
+    x = torch.zeros(1, 1, 2).double()
+    edge, beyond = torch.tensor([[[1.5, 0.0]]]).double(), torch.tensor([[[40.0, 0.0]]]).double()
+    power = network.form[0]
+    grown = network.log_served(x, beyond, squares(x, beyond))
+    there = network.log_served(x, edge, squares(x, edge))
+    known = torch.log(squares(x, beyond) + LEAST) - torch.log(squares(x, edge) + LEAST)
+    torch.testing.assert_close(grown - there, power * known)
 
 
 @pytest.mark.parametrize("head", HEADS)
@@ -390,6 +446,51 @@ def test_training_lowers_the_loss_and_can_be_saved(X, head):
         assert torch.equal(a, b)
 
 
+def test_likelihood_of_a_cost_near_that_of_a_centre(X):
+    """A mixture of Student's t in the logarithm of costs, from SciPy, with p one by one."""
+    lesson, _ = answers(X, DistanceAutonomy(0.4, temperature=0.05), 3, width=5)
+    network = shaken("served").requires_grad_(False)
+    C = network.log_served(lesson.X, lesson.Y, lesson.D)
+    between = network.log_served(lesson.Y, lesson.Y, lesson.apart).exp()
+    log_p = log_choices(*network.choices(lesson.X, lesson.Y, C.exp(), between), lesson.prescribed)
+    scatter = math.exp(network.form[2])
+    density = stats.t(4, loc=C.numpy(), scale=scatter).pdf(
+        np.log(lesson.target.numpy() + LEAST)[..., None]
+    )
+    # The constant of the density does not matter.
+    off = math.log(stats.t(4).pdf(0))
+    expected = -np.log((log_p.exp().numpy() * density).sum(2)) + off
+    np.testing.assert_allclose(losses(network, lesson), expected, rtol=1e-6)
+
+
+def test_the_form_of_costs_is_found(X):
+    """Costs are three times the root of the known ones; nobody says so."""
+    lesson, _ = answers(X, LogitAutonomy(1.0, 0.0, -8.0, 0.0), 200)
+    lesson = lesson._replace(target=3 * (lesson.target + LEAST).sqrt() - LEAST)
+    network = ADENetwork(2, SMALL, "served")
+    fit_form(network, lesson)
+    power, factor, scatter = network.form.tolist()
+    assert power == pytest.approx(0.5, abs=0.01)
+    assert factor == pytest.approx(math.log(3), abs=0.03)
+    assert scatter < -4
+    assert network.linear[0].item() == pytest.approx(1.0, abs=0.15)
+    calibrate(network.double(), lambda some: lesson, np.arange(200), 200)
+    assert network.mean.item() == pytest.approx(1.0, abs=0.02)
+
+
+def test_what_fits_already_is_left_alone(X):
+    """Few answers do not change what is known."""
+    network = ADENetwork(2, SMALL, "served")
+    with torch.no_grad():
+        network.linear.copy_(torch.tensor([1.0, 0.0, -8.0, 0.0]))
+        network.form[2] = -1.0
+    lesson, _ = answers(X, LogitAutonomy(1.0, 0.0, -8.0, 0.0), 4, width=8)
+    scattered = lesson.target * torch.exp(0.3 * torch.randn(lesson.target.shape))
+    before = network.linear[1:].clone()
+    fit_form(network, lesson._replace(target=scattered))
+    assert torch.equal(network.linear[1:], before)
+
+
 # -- remembering answers --------------------------------------------------------------------------
 
 
@@ -515,21 +616,66 @@ def test_the_network_learns_what_distances_do_not_say(X):
     assert gap(model, X, truth) < 1.5
 
 
-def test_costs_that_match_no_centre_are_learned_as_such(X, truth):
-    class Noisy(SimulatedPopulation):
-        def respond(self, entities, prescribed, centers):
-            cost = super().respond(entities, prescribed, centers).cost
-            return Response(
-                None, cost * np.exp(0.1 * np.random.default_rng(0).normal(size=len(cost)))
-            )
+def streets(A, B):
+    """Travel times: street blocks, and a slow bridge in the middle."""
+    side = torch.sigmoid(40 * (A[:, None, 0] - 0.5)) - torch.sigmoid(40 * (B[None, :, 0] - 0.5))
+    return (A[:, None] - B[None]).abs().sum(-1) + 0.5 * side.abs()
 
-    recipe = Recipe(hidden_dim=16, ff_dim=32, epochs=4, updates=12, tau=4.0, replicas=1)
+
+def test_costs_that_only_the_population_knows(X, tmp_path):
+    """It believes in squared distances; what it learned starts another problem there."""
+    truth = DistanceAutonomy(0.3, temperature=0.05)
+    people = SimulatedPopulation(X, truth, metric=streets, reveal="cost", random_state=1)
+    model = ADENClustering(K, preset=QUICK, n_interactions=4000, random_state=0)
+    model.fit(X, population=people)
+    assert model.head_ == "served"
+    assert gap(model, X, truth, streets) < 2
+    path = model.save_network(tmp_path / "n.safetensors")
+    near = ADENClustering(3, network=path, random_state=0).start(X[::2] + 0.05)
+    np.testing.assert_array_equal(near._units.origin, model._units.origin)
+    far = ADENClustering(3, network=path, random_state=0).start(100 * X)
+    np.testing.assert_allclose(far._units.origin, 100 * X.mean(0))
+
+
+def test_a_network_that_does_not_hold_here_is_given_up(X, truth):
+    wrong = shaken("served").float()
+    wrong.units = Units(X.mean(0), 0.3, 0.1)
+    people = SimulatedPopulation(X, truth, metric=streets, reveal="cost", random_state=1)
+    model = ADENClustering(K, preset=QUICK, network=wrong, n_interactions=1000, random_state=0)
+    model.fit(X, population=people)
+    assert gap(model, X, truth, streets) < 10
+
+
+class Noisy(SimulatedPopulation):
+    """Answers whose costs are off by a tenth, or lowered by a gain."""
+
+    gain = 0.0
+
+    def respond(self, entities, prescribed, centers):
+        cost = super().respond(entities, prescribed, centers).cost
+        noise = np.random.default_rng(len(cost)).normal(size=len(cost))
+        return Response(None, cost * np.exp(0.1 * noise) - self.gain)
+
+
+def test_costs_that_match_no_centre_are_learned_as_such(X, truth):
     people = Noisy(X, truth, random_state=1)
-    model = ADENClustering(K, preset=recipe, random_state=0).fit(X, population=people)
-    assert model.head_ == "costs"
-    assert gap(model, X, truth) < 8
+    model = ADENClustering(K, preset=QUICK, n_interactions=6000, random_state=0)
+    model.fit(X, population=people)
+    assert model.head_ == "served"
+    assert gap(model, X, truth) < 1
     with pytest.raises(ValueError, match="Of the costs told so far"):
         ADENClustering(K, head="choices", random_state=0).fit(X, population=people)
+
+
+def test_negative_costs_are_learned_as_expected_costs(X, truth):
+    people = Noisy(X, truth, random_state=1)
+    people.gain = 0.2
+    model = ADENClustering(K, preset=QUICK, n_interactions=2000, random_state=0)
+    model.fit(X, population=people)
+    assert model.head_ == "costs"
+    assert np.isfinite(model.cluster_centers_).all()
+    with pytest.raises(ValueError, match="A cost is negative"):
+        ADENClustering(K, head="served", n_interactions=500).fit(X, population=people)
 
 
 def test_the_scale_of_the_data_does_not_matter(X):
@@ -686,7 +832,10 @@ def run(X, path, recipe, head, resume=False, stop=None):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(("head", "stops"), [("auto", (200, 1500, 3000)), ("costs", (700, 3300))])
+@pytest.mark.parametrize(
+    ("head", "stops"),
+    [("auto", (200, 1500, 3000)), ("costs", (700, 3300)), ("served", (900, 5500))],
+)
 def test_stopped_and_resumed_equals_uninterrupted(X, tmp_path, head, stops):
     recipe = Recipe(**{**vars(QUICK), "dropout": 0.1})
     whole = run(X, tmp_path / "whole.safetensors", recipe, head)
@@ -750,7 +899,7 @@ def test_attention_of_entities_to_centres(X, people):
 # -- what a reviewer found ------------------------------------------------------------------------
 
 
-def test_costs_that_cease_to_match_are_learned_as_costs(X, truth):
+def test_costs_that_cease_to_match_are_learned_as_such(X, truth):
     class Rounding(SimulatedPopulation):
         def respond(self, entities, prescribed, centers):
             cost = super().respond(entities, prescribed, centers).cost
@@ -758,7 +907,7 @@ def test_costs_that_cease_to_match_are_learned_as_costs(X, truth):
 
     model = ADENClustering(K, preset=QUICK, n_interactions=6000, random_state=0)
     model.fit(X, population=Rounding(X, truth, random_state=0))
-    assert model.head_ == "costs"
+    assert model.head_ == "served"
     assert np.isfinite(model.cluster_centers_).all()
 
 

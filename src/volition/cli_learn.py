@@ -100,7 +100,7 @@ def learn(
         int | None,
         typer.Option(
             help="Questions to ask at most. Default: 100 per entity and centre; choice: as many as "
-            "it takes, up to 50,000; aden: up to 100,000 (a million where costs are noisy)."
+            "it takes, up to 50,000; aden: up to 100,000 (a million where costs are negative)."
         ),
     ] = None,
     estimate: Annotated[

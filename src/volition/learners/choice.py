@@ -28,8 +28,9 @@ from volition.choices.worth import (
     propensities,
     reach,
 )
-from volition.learners.aden.models import NetworkAutonomy, Units
+from volition.learners.aden.models import NetworkAutonomy
 from volition.learners.aden.network import ADENetwork, NetworkSize
+from volition.learners.aden.units import Units
 from volition.learners.ledger import Asked
 from volition.learners.monitor import Change
 from volition.learners.neural import fit_network

@@ -8,7 +8,7 @@ import torch
 from volition.choices import ChoiceFit, Choices
 from volition.choices.fit import clearly_better, refit
 from volition.costs import Cost
-from volition.learners.aden.models import NetworkAutonomy, Units
+from volition.learners.aden.models import NetworkAutonomy
 from volition.learners.aden.network import ADENetwork
 from volition.learners.aden.recipe import PRESETS
 from volition.learners.aden.replay import Replay
@@ -18,8 +18,9 @@ from volition.learners.aden.training import (
     fit_logits,
     judged,
     prepare,
-    train_choices,
+    train_while_better,
 )
+from volition.learners.aden.units import Units
 from volition.validation import FloatArray
 
 #: answers in a group of one set of centres, and one group in so many that is held out
@@ -65,7 +66,7 @@ def fit_network(
         network.linear.copy_(torch.from_numpy(linear))
     trainer = Trainer(network, recipe.learning_rate, recipe.weight_decay, recipe.clip)
     watched = lesson_of(groups[stopping])
-    train_choices(trainer, lesson_of, groups[training], watched, recipe.n_layouts, rng)
+    train_while_better(trainer, lesson_of, groups[training], watched, recipe.n_layouts, rng)
     judges = lesson_of(groups[held])
     losses = judged(network, judges)[judges.valid]
     # The same rows, as the terms see them when they have not been fitted to them.

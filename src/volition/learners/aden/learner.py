@@ -4,30 +4,35 @@ Answers are asked for at perturbed centres, in stages. What a stage is depends o
 say. Where the metric is known, a cost usually tells which centre has served: the network then
 learns choices by likelihood, centres are searched for on what it has learned, and the next stage
 asks around the best of them. Where costs match no centre (noise, a travel time that only the
-population knows) the network learns expected costs by squared errors, as published, and the centres
-follow the network's free energy down while beta rises, one beta per stage.
+population knows) it learns what being served costs, too. Where costs are negative the network
+learns expected costs by squared errors, as published, and the centres follow the network's free
+energy down while beta rises, one beta per stage.
 """
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any
 
 import numpy as np
 import torch
 
-from volition.learners.aden.models import NetworkAutonomy, Units
+from volition.learners.aden.models import NetworkAutonomy
 from volition.learners.aden.network import HEADS, ADENetwork, load_network, save_network
 from volition.learners.aden.recipe import Recipe, resolve_recipe
 from volition.learners.aden.replay import Batch, Replay
 from volition.learners.aden.training import (
     LogitFit,
     Trainer,
+    calibrate,
+    fit_form,
     fit_logits,
     judged,
     prepare,
-    train_choices,
+    train_while_better,
 )
+from volition.learners.aden.units import Units
 from volition.learners.ledger import Asked
 from volition.learners.monitor import Change
 from volition.learners.staged import FIRST_STAGE, MOST_STAGED, ROAMING, ROWS, WATCHED, StagedLearner
@@ -53,9 +58,17 @@ JUDGED = 20_000
 JUDGING, FEWEST_JUDGED = 0.1, 200
 #: share by which replicas must differ to be different
 DIFFERENT = 2e-3
-#: share of the learning rate at which a network that was trained elsewhere goes on learning, and
-#: answers by which the size of its corrections is fitted first
-GENTLY, RESIZED_BY = 0.1, 256
+#: what is saved as it is
+SAVED = (
+    "stage", "told", "debt", "left", "turn", "exact", "finished", "phase", "scale", "began_trained",
+)  # fmt: skip
+#: answers of the first stage with a network of service that was trained elsewhere, and layouts
+#: that they are about at least
+FIRST_GIVEN, FEWEST_LAYOUTS = 128, 16
+#: answers times centres by which the form of costs is fitted, at most
+FORM_BY = 200_000
+#: a network keeps its units if the data lie within so many times their length
+NEARBY = 3.0
 
 
 class ADENClustering(StagedLearner):
@@ -70,16 +83,17 @@ class ADENClustering(StagedLearner):
         population reports may be others.
     preset : {"cpu", "paper"} or Recipe, default="cpu"
         Size of the network and how it is trained; see `Recipe`.
-    head : {"auto", "choices", "costs"} or None
+    head : {"auto", "choices", "served", "costs"} or None
         What the network estimates: p(k | j, i), which needs costs that tell which centre has
-        served, or expected costs, as published. "auto" looks at the first answers. None: as the
-        preset says.
+        served; that and the costs of being served; or expected costs, as published. "auto" looks
+        at the first answers. None: as the preset says.
     network : path or ADENetwork, optional
-        A network to start from, trained on this problem or another one of as many features.
+        A network to start from, trained on this problem or another one of as many features. One
+        that knows costs of being served keeps its places if the entities are among them.
     n_interactions : int or "auto", default="auto"
-        Questions that a fit may ask. By default a network of choices asks until its centres no
-        longer improve by more than ``tol``, at most 100,000; a network of costs asks about a
-        million, in equal parts for each beta.
+        Questions that a fit may ask. By default they are asked until the centres no longer improve
+        by more than ``tol``, at most 100,000; a network of expected costs asks about a million, in
+        equal parts for each beta.
     tol : float, default=0.001
         See there.
     device : str, default="cpu"
@@ -194,7 +208,13 @@ class ADENClustering(StagedLearner):
         given = None if self._restoring else self._given_network(d)
         if given is not None and head not in ("auto", given.head):
             raise ValueError(f"head={head!r}, but the network is one of {given.head}.")
-        self._asked_for_choices = head == "choices" or given is not None
+        self._began_trained = given is not None
+        if given is not None and given.head == "served" and given.units is not None:
+            # What being served costs depends on where one is: the places are to be the same.
+            origin, length, _ = given.units
+            if np.linalg.norm(self._X - origin, axis=1).mean() <= NEARBY * length:
+                self._units = given.units
+        self._insisted = head != "auto" or given is not None
         if not self._restoring and (given is not None or head != "auto"):
             self._decide(head if given is None else given.head, given)
         self._relabel()
@@ -231,9 +251,10 @@ class ADENClustering(StagedLearner):
         network = ADENetwork(self._X.shape[1], size, head, seed)
         if given is not None:
             network.load_state_dict(given.state_dict())
-        self._trained = self._unsized = given is not None
+        network.units = self._units
+        self._trained = given is not None
         self._trainer = self._new_trainer(network)
-        self._phase = "explore" if head == "choices" else "anneal"
+        self._phase = "anneal" if head == "costs" else "explore"
         if head == "costs" or given is not None:
             self._model_from_network()
 
@@ -270,7 +291,11 @@ class ADENClustering(StagedLearner):
         if self._phase == "probe":
             return min(PROBE, budget or PROBE)
         if self._phase == "explore":
-            return FIRST_STAGE * 2**self._stage
+            first = FIRST_STAGE
+            if self.head_ == "served":
+                first = FIRST_GIVEN if self._began_trained else first
+                first = min(first, max(1, (budget or 3 * first) // 3))
+            return first * 2**self._stage
         if self._phase == "judge":
             most = JUDGED * len(self._replicas)
             return most if budget is None else max(1, min(most, int(JUDGING * budget)))
@@ -325,7 +350,10 @@ class ADENClustering(StagedLearner):
             self._shown = self._near(self._replicas[number])
         if not self._exact:
             self._shown = self._within(self._shown)
-        self._left = self._recipe.n_samples * self._recipe.n_draws
+        each = self._recipe.n_samples
+        if self.head_ == "served":
+            each = max(1, min(each, self._goal // FEWEST_LAYOUTS))
+        self._left = each * self._recipe.n_draws
 
     def _choose(
         self, entities: IntArray, blind: np.ndarray
@@ -401,9 +429,7 @@ class ADENClustering(StagedLearner):
             cost = self._running_mean(entities, prescribed, cost)
         touched = self._replay.add(Y, entities, prescribed, cost, matches)
         self._told += m
-        if self._phase == "anneal" and self._unsized and self._told >= min(RESIZED_BY, self._goal):
-            self._resize()
-        if self._phase in ("anneal", "settle") and not self._unsized:
+        if self._phase in ("anneal", "settle"):
             usual = recipe.updates * m / recipe.n_questions
             most = recipe.epochs * recipe.updates
             planned = most * min(1.0, m / self._goal)
@@ -440,27 +466,6 @@ class ADENClustering(StagedLearner):
             seed = int(self._rng.integers(2**31))
             self._loss = self._trainer.step(lesson, self._rate_factor(), seed)
 
-    def _resize(self) -> None:
-        """Fit the size of a given network's corrections to the first answers, by least squares.
-
-        How much more often entities override here than where the network comes from is one number.
-        """
-        assert self._trainer is not None
-        network = self._trainer.network
-        lesson = self._lesson(np.arange(self._replay.n_groups), torch.float32)
-        with torch.no_grad():
-            points, centers = network.embed(lesson.X, lesson.Y)
-            j = lesson.prescribed[..., None]
-            correction = (network.scale * network.pair(points, centers)).gather(2, j)[..., 0]
-            wanted = lesson.target - lesson.D.gather(2, j)[..., 0]
-            known = lesson.valid
-            power = correction.square()[known].sum()
-            if power > 0:
-                size = (correction * wanted)[known].sum() / power
-                network.scale.mul_(size.clamp(0.05, 20.0))
-        self._unsized = False
-        self._model_from_network()
-
     def _rate_factor(self) -> float:
         """Return the factor on the learning rate: warm-up, then a cosine over the annealing."""
         if not self._recipe.warm_up:
@@ -468,9 +473,10 @@ class ADENClustering(StagedLearner):
         assert self._trainer is not None
         part = min(1.0, (self._stage + self._told / self._goal) / len(self._betas))
         cosine = 0.5 * (1 + math.cos(math.pi * part))
-        if self._trained:
-            return max(0.02, GENTLY * cosine)  # what is known is not to be shaken
         return max(0.02, min(1.0, (self._trainer.n_steps + 1) / 100) * cosine)
+
+    def _plain_lesson(self, groups: IntArray) -> Any:
+        return self._lesson(groups, torch.float32)
 
     def _lesson(self, groups: IntArray, dtype: torch.dtype) -> Any:
         batch = self._replay.take(groups)
@@ -480,16 +486,14 @@ class ADENClustering(StagedLearner):
         """End a stage: move the centres, and go on to the next one."""
         if self._phase == "probe":
             batch = self._replay.take(np.arange(self._replay.n_groups))
-            share = _share_matched(batch)
-            self._decide("choices" if share >= MATCHED else "costs")
-            self._told = self._told if self.head_ == "choices" else 0
+            unmatched = "served" if (batch.target[batch.valid] >= 0).all() else "costs"
+            self._decide("choices" if _share_matched(batch) >= MATCHED else unmatched)
+            self._told = 0 if self.head_ == "costs" else self._told
         elif self._phase == "explore":
-            if self._costs_tell_choices():
+            if self._costs_explained():
                 self._explore()
                 self._stage += 1
-            else:
-                self._decide("costs")
-            self._told = 0
+                self._told = 0
         elif self._phase == "judge":
             self._choose_replica()
             self._settle("the centres with the least observed cost were chosen")
@@ -521,6 +525,9 @@ class ADENClustering(StagedLearner):
         """Fit choices to all answers: linear logits, and the network if it explains more."""
         groups = np.arange(self._replay.n_groups)
         held = groups % HELD_OUT == HELD_OUT - 1
+        if self.head_ == "served":
+            self._fit_served(groups, held)
+            return
         start = None if self._logits is None else self._logits.linear
         if self._trained and start is None and self._trainer is not None:
             start = self._trainer.network.linear.detach().cpu().double().numpy()
@@ -540,6 +547,8 @@ class ADENClustering(StagedLearner):
                 self._trainer.network.linear.copy_(torch.from_numpy(self._logits.linear))
 
     def _search(self) -> FloatArray:
+        if self.head_ == "served":
+            return self._search_on_network(self.cluster_centers_)
         found = self.model_
         assert self._logits is not None
         # The portfolio is too much for a network: it runs on the linear part.
@@ -554,22 +563,30 @@ class ADENClustering(StagedLearner):
         # Beta of the same meaning as in annealing: the policy is all but hard.
         self.beta_ = self._betas[-1]
 
-    def _costs_tell_choices(self) -> bool:
-        """Whether costs are still those of centres; raise if that was relied upon."""
-        share = _share_matched(self._replay.take(np.arange(self._replay.n_groups)))
-        if share < MATCHED and self._asked_for_choices:
-            raise ValueError(
-                f"Of the costs told so far {100 * (1 - share):.1f} % are not those of any centre, "
-                "so that they do not tell choices; use head='costs', or give the metric in which "
-                "costs are measured."
-            )
-        return share >= MATCHED
+    def _costs_explained(self) -> bool:
+        """Whether costs are still what the network takes them for; if not, change that."""
+        batch = self._replay.take(np.arange(self._replay.n_groups))
+        share, negative = _share_matched(batch), (batch.target[batch.valid] < 0).any()
+        if self.head_ == "choices" and share < MATCHED:
+            if self._insisted:
+                raise ValueError(
+                    f"Of the costs told so far {100 * (1 - share):.1f} % are not those of any "
+                    "centre, so that they do not tell choices; use head='served', or give the "
+                    "metric in which costs are measured."
+                )
+            self._decide("costs" if negative else "served")
+        elif self.head_ == "served" and negative:
+            if self._insisted:
+                raise ValueError("A cost is negative; head='costs' learns such costs.")
+            self._decide("costs")
+            self._told = 0
+        return self.head_ != "costs"
 
     def _train_choices(self, groups: IntArray, held: np.ndarray) -> bool:
         """Train what linear logits leave unexplained; say whether that helps with others."""
         assert self._trainer is not None
         assert self._logits is not None
-        network, recipe = self._trainer.network, self._recipe
+        network = self._trainer.network
         judges, pool = self._lesson(groups[held], torch.float32), groups[~held]
         told = judges.valid & judges.matches.any(2)
         blank = ADENetwork(network.n_features, network.size, "choices").to(self._device)
@@ -577,21 +594,71 @@ class ADENClustering(StagedLearner):
             with torch.no_grad():
                 candidate.linear.copy_(torch.from_numpy(self._logits.linear))
         plain = judged(blank, judges)[told]
-        best, self._loss = train_choices(
-            self._new_trainer(network),
-            lambda some: self._lesson(some, torch.float32),
-            pool,
-            judges,
-            recipe.n_layouts,
-            self._rng,
-        )
-        gain = plain - best
-        error = float(gain.std()) / math.sqrt(len(gain))
-        helps = float(gain.mean()) > max(2.5 * error, 1e-4)
-        self._trained = helps
+        best = self._train_on(network, pool, judges)
+        self._trained = helps = _clearly_better(best, plain)
         if not helps:
             network.load_state_dict(blank.state_dict())
         return helps
+
+    def _train_on(self, network: ADENetwork, pool: IntArray, judges: Any) -> torch.Tensor:
+        """Train while it helps with the judges' answers; return what they cost then."""
+        best, self._loss = train_while_better(
+            self._new_trainer(network), self._plain_lesson, pool, judges, self._recipe.n_layouts,
+            self._rng,
+        )  # fmt: skip
+        return best
+
+    # -- service: costs that only the population knows, and choices by them ----------------------
+
+    def _fit_served(self, groups: IntArray, held: np.ndarray) -> None:
+        """Fit all answers: first the few numbers, then the places, then attention if it helps."""
+        assert self._trainer is not None
+        network = self._trainer.network
+        if held.sum() < 2:
+            self._fit_form(network, groups)
+        else:
+            judges, pool = self._plain_lesson(groups[held]), groups[~held]
+            self._fit_form(network, pool)
+            network = self._improved(network, pool, judges, surely=self._began_trained)
+            if self._began_trained and self._stage == 0:
+                network = self._unless_fresh_is_better(network, pool, judges)
+            if self.n_clusters > 1 and held.sum() >= 4 and not network.attentive:
+                wider = copy.deepcopy(network)
+                wider.train_attention_only()
+                network = self._improved(network, pool, judges, surely=True, candidate=wider)
+        network.requires_grad_(True)
+        calibrate(network, self._plain_lesson, groups, self._recipe.n_layouts)
+        self._trainer = self._new_trainer(network)
+        self._model_from_network()
+
+    def _fit_form(self, network: ADENetwork, groups: IntArray) -> None:
+        """Fit a few numbers, for which not all answers are needed."""
+        most = max(1, FORM_BY // (self._recipe.n_samples * self.n_clusters))
+        fit_form(network, self._lesson(groups[:: -(-len(groups) // most)], torch.float64))
+
+    def _improved(
+        self, network: ADENetwork, pool: IntArray, judges: Any, surely: bool,
+        candidate: ADENetwork | None = None,
+    ) -> ADENetwork:  # fmt: skip
+        """Return the candidate (a copy), trained, if the judges' answers say so."""
+        candidate = copy.deepcopy(network) if candidate is None else candidate
+        candidate.reach(self._units.points(torch.from_numpy(self._X)))
+        before = judged(network, judges)[judges.valid]
+        after = self._train_on(candidate, pool, judges)
+        better = _clearly_better(after, before) if surely else after.mean() < before.mean()
+        return candidate if better else network
+
+    def _unless_fresh_is_better(
+        self, network: ADENetwork, pool: IntArray, judges: Any
+    ) -> ADENetwork:
+        """Return a new network if what the given one knows of the places does not hold here."""
+        seed = int(self._rng.integers(2**31))
+        fresh = ADENetwork(network.n_features, network.size, "served", seed).to(self._device)
+        fresh.units = self._units
+        self._fit_form(fresh, pool)
+        fresh = self._improved(fresh, pool, judges, surely=False)
+        new, old = (judged(one, judges)[judges.valid] for one in (fresh, network))
+        return fresh if _clearly_better(new, old) else network
 
     # -- costs: descend, and in the end compare ---------------------------------------------------
 
@@ -676,7 +743,7 @@ class ADENClustering(StagedLearner):
         if self._told and self._finished is None and thoroughly:
             if self._phase == "probe":
                 self._advance()
-            if self._phase == "explore" and self._costs_tell_choices():
+            if self._phase == "explore" and self._costs_explained():
                 self._explore()
             elif self._phase == "anneal":
                 self._descend()
@@ -692,6 +759,11 @@ class ADENClustering(StagedLearner):
         self._check_started()
         if self._trainer is None:
             raise ValueError("There is no network yet: it is made after the first answers.")
+        if self.head_ == "served" and not self._trainer.network.attentive:
+            raise ValueError(
+                "This network pays no attention: choices follow what being served costs; a network "
+                "of head='costs' does."
+            )
         X = self._X if X is None else self._features(X)
         network, units = self._trainer.network, self._units
         x, y = (
@@ -721,8 +793,7 @@ class ADENClustering(StagedLearner):
     # -- interruption -----------------------------------------------------------------------------
 
     def _state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        names = ("stage", "told", "debt", "left", "turn", "exact", "finished", "phase", "scale")
-        numbers: dict[str, Any] = {name: getattr(self, f"_{name}") for name in names}
+        numbers: dict[str, Any] = {name: getattr(self, f"_{name}") for name in SAVED}
         numbers |= {
             "loss": None if math.isnan(self._loss) else self._loss,
             "head": self.head_,
@@ -746,7 +817,6 @@ class ADENClustering(StagedLearner):
             arrays["means"] = self._means
         if self._trainer is not None:
             numbers |= {"steps": self._trainer.n_steps, "trained": self._trained}
-            numbers["unsized"] = self._unsized
             numbers["size"] = vars(self._trainer.network.size)
             numbers["networked"] = isinstance(self.model_, NetworkAutonomy)
             arrays |= {f"trainer.{k}": v for k, v in self._trainer.state().items()}
@@ -763,8 +833,7 @@ class ADENClustering(StagedLearner):
             raise ValueError(f"The file holds head={numbers['head']!r}, not {self.head!r}.")
 
     def _restore(self, numbers: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-        names = ("stage", "told", "debt", "left", "turn", "exact", "finished", "phase", "scale")
-        for name in (*names, "range", "cost_unit", "betas"):
+        for name in (*SAVED, "range", "cost_unit", "betas"):
             setattr(self, f"_{name}", numbers[name])
         self._loss = math.nan if numbers["loss"] is None else numbers["loss"]
         self.head_, self.beta_ = numbers["head"], numbers["beta"]
@@ -786,7 +855,6 @@ class ADENClustering(StagedLearner):
             size = self._recipe.size().__class__(**numbers["size"])
             network = ADENetwork(self._X.shape[1], size, self.head_)
             self._trainer, self._trained = self._new_trainer(network), numbers["trained"]
-            self._unsized = numbers.get("unsized", False)
             self._trainer.restore(groups["trainer"])
             self._trainer.n_steps = numbers["steps"]
             if numbers["networked"]:
@@ -801,6 +869,13 @@ def _share_matched(batch: Batch) -> float:
     """Return the share of answers whose cost is that of some centre."""
     found: Any = batch.matches.any(2)
     return float(found[batch.valid].mean())
+
+
+def _clearly_better(losses: torch.Tensor, others: torch.Tensor) -> bool:
+    """Whether answers, one by one, are likelier than with another network."""
+    gain = others - losses
+    error = float(gain.std()) / math.sqrt(len(gain))
+    return float(gain.mean()) > max(2.5 * error, 1e-4)
 
 
 def _averaged(

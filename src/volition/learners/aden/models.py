@@ -4,28 +4,14 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from volition.autonomy import Autonomy, Chunk, SoftmaxTransition, Transition, barred
 from volition.costs import Cost
-from volition.learners.aden.network import ADENetwork
-from volition.validation import FloatArray
-
-
-class Units(NamedTuple):
-    """Where a network's coordinates begin, and its units of length and cost."""
-
-    origin: FloatArray
-    length: float
-    cost: float
-
-    def points(self, X: Tensor) -> Tensor:
-        """Return points or centres as the network sees them."""
-        origin = torch.as_tensor(self.origin, dtype=X.dtype, device=X.device)
-        return (X - origin) / self.length
+from volition.learners.aden.network import LEAST, ADENetwork
+from volition.learners.aden.units import Units
 
 
 @dataclass
@@ -42,6 +28,23 @@ class CostTransition(Transition):
 
     def conditional(self, prescribed: Tensor) -> Tensor:
         raise TypeError("A network of costs does not know which clusters are realised.")
+
+
+@dataclass
+class ServedTransition(Transition):
+    """Choices, and costs of being served that are not the known ones."""
+
+    choices: SoftmaxTransition
+    C: Tensor
+
+    def expected(self, D: Tensor) -> Tensor:
+        return self.choices.expected(self.C)
+
+    def realized(self, W: Tensor) -> Tensor:
+        return self.choices.realized(W)
+
+    def conditional(self, prescribed: Tensor) -> Tensor:
+        return self.choices.conditional(prescribed)
 
 
 class NetworkAutonomy(Autonomy):
@@ -74,9 +77,15 @@ class NetworkAutonomy(Autonomy):
             E = network.costs(x, y, D)[0] * units.cost
             return CostTransition(chunk.D + self.share * (E - chunk.D))
         apart = cost.pairwise(Y + chunk.origin, Y + chunk.origin)[None] / units.cost
+        served = network.head == "served"
+        if served:
+            D, apart = network.log_served(x, y, D).exp(), network.log_served(y, y, apart).exp()
         stay, leave, drawn = (z[0] for z in network.choices(x, y, D, apart))
         kappa = self.share * torch.sigmoid(-stay) * (len(Y) > 1)
-        return SoftmaxTransition(kappa, leave + barred(len(Y), Y.dtype, Y.device), drawn)
+        choices = SoftmaxTransition(kappa, leave + barred(len(Y), Y.dtype, Y.device), drawn)
+        if not served:
+            return choices
+        return ServedTransition(choices, (network.mean * D[0] - LEAST) * units.cost)
 
     def scaled(self, t: float) -> NetworkAutonomy:
         return NetworkAutonomy(self.network, self.units, self.share * t)

@@ -1,10 +1,12 @@
-"""The Adaptive Distance Estimation Network (paper, appendix "ADEN Architecture"), with two heads.
+"""The Adaptive Distance Estimation Network (paper, appendix "ADEN Architecture"), with three heads.
 
 Points and centres are projected linearly; L adaptive distance blocks let every point attend to all
 centres; a head then speaks about pairs. The published head estimates the expected cost of
 prescribing j to i as ``ReLU(scale * MLP([e_i, y_j]) + D0_ij)``. The other head estimates the choice
 p(k | j, i) itself, of which the expected cost is the average of known distances: logits of leaving
-j for k are a pair term (j, k) plus attention from i to k, and there is a chance to stay.
+j for k are a pair term (j, k) plus attention from i to k, and there is a chance to stay. A third
+head is for costs that only the population knows: it estimates what being served costs, as the known
+cost to some power times a function of both places, and choices by these costs.
 
 Everything is in the data's own units: points and centres centred and divided by the data's spread,
 costs divided by the cost of a single centre. Any number of points and centres goes in, and
@@ -17,15 +19,19 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from volition.learners.aden.units import Units
 from volition.storage import read_file, write_file
 from volition.validation import check_integer, check_scalar
 
-HEADS = ("choices", "costs")
+HEADS = ("choices", "served", "costs")
 KIND = "volition-network"
+#: cost below which costs are as good as none, as a share of the cost of a single centre
+LEAST = 1e-3
 
 
 @dataclass(frozen=True)
@@ -104,6 +110,21 @@ class PairTerm(nn.Module):
         return result
 
 
+class ServiceTerm(nn.Module):
+    """A function of two places: an MLP of two hidden layers that says nothing at first."""
+
+    def __init__(self, n_features: int, width: int) -> None:
+        super().__init__()
+        self.first = nn.Linear(n_features, width)
+        self.second = nn.Linear(n_features, width, bias=False)
+        self.middle, self.last = nn.Linear(width, width), nn.Linear(width, 1)
+
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        z = F.gelu(self.first(a)[..., :, None, :] + self.second(b)[..., None, :, :])
+        result: Tensor = self.last(F.gelu(self.middle(z)))[..., 0]
+        return result
+
+
 class ADENetwork(nn.Module):
     """Adaptive distance estimation network.
 
@@ -113,8 +134,9 @@ class ADENetwork(nn.Module):
         Dimension of points and centres.
     size : NetworkSize
         Hidden sizes.
-    head : {"choices", "costs"}
-        What is estimated: p(k | j, i), or expected costs as published.
+    head : {"choices", "served", "costs"}
+        What is estimated: p(k | j, i); that and the costs of being served; or expected costs, as
+        published.
     seed : int
         Of the initial weights (Xavier).
 
@@ -128,6 +150,10 @@ class ADENetwork(nn.Module):
     torch.Size([1, 5, 3])
     """
 
+    mean: Tensor
+    attentive: Tensor
+    ends: Tensor
+
     def __init__(
         self, n_features: int, size: NetworkSize, head: str = "choices", seed: int = 0
     ) -> None:
@@ -135,6 +161,7 @@ class ADENetwork(nn.Module):
         if head not in HEADS:
             raise ValueError(f"head must be one of {HEADS}, got {head!r}.")
         self.n_features, self.size, self.head = n_features, size, head
+        self.units: Units | None = None  # of the problem that it was trained on
         h = size.hidden_dim
         self.project_points = nn.Linear(n_features, h)
         self.project_centers = nn.Linear(n_features, h)
@@ -146,6 +173,15 @@ class ADENetwork(nn.Module):
             self.pair = PairTerm(h, size.ff_dim // 2, size.dropout)
             self.drawn, self.staying = nn.Linear(h, h), nn.Linear(h, h)
             self.linear = nn.Parameter(torch.zeros(4))  # stay, by d_ij; leave, by d_jk and d_ik
+        if head == "served":
+            self.service = ServiceTerm(n_features, 3 * size.ff_dim // 4)
+            # Power of the known cost, logarithm of its factor, logarithm of the scatter.
+            self.form = nn.Parameter(torch.tensor([1.0, 0.0, 0.0]))
+            # Mean of costs in units of their median, and whether choices take attention.
+            self.register_buffer("mean", torch.ones(()))
+            self.register_buffer("attentive", torch.zeros((), dtype=torch.bool))
+            # Corners of the places that it has been trained on: at first the origin.
+            self.register_buffer("ends", torch.zeros(2, n_features))
         self._initialise(seed)
 
     def _initialise(self, seed: int) -> None:
@@ -155,10 +191,14 @@ class ADENetwork(nn.Module):
                 nn.init.xavier_uniform_(module.weight, generator=generator)
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
-        if self.head == "choices":
+        if self.head != "costs":
             # A network that knows nothing says nothing: choices begin as those of the linear part.
             for last in (self.pair.last, self.drawn, self.staying):
                 nn.init.zeros_(last.weight)
+        if self.head == "served":
+            nn.init.zeros_(self.service.last.weight)
+            with torch.no_grad():
+                self.linear[0] = 1.0  # most obey, or there would be no sense in prescribing
 
     def embed(self, X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:
         """Return points that have seen the centres (G, S, h), and centres (G, K, h)."""
@@ -177,13 +217,37 @@ class ADENetwork(nn.Module):
 
         ``apart`` holds the costs between centres, (G, K, K).
         """
+        stay = self.linear[0] + self.linear[1] * D0
+        leave, drawn = self.linear[2] * apart, self.linear[3] * D0
+        if self.head == "served" and not self.attentive:
+            return stay, leave, drawn
         points, centers = self.embed(X, Y)
         shrink = self.size.hidden_dim**-0.5
-        stay = self.linear[0] + self.linear[1] * D0
         stay = stay + shrink * (self.staying(points) @ centers.transpose(1, 2))
-        leave = self.linear[2] * apart + self.pair(centers, centers)
-        drawn = self.linear[3] * D0 + shrink * (self.drawn(points) @ centers.transpose(1, 2))
+        leave = leave + self.pair(centers, centers)
+        drawn = drawn + shrink * (self.drawn(points) @ centers.transpose(1, 2))
         return stay, leave, drawn
+
+    def log_served(self, X: Tensor, Y: Tensor, D0: Tensor) -> Tensor:
+        """Return the logarithm of what being served costs, plus ``LEAST``; (G, S, K)."""
+        power, factor, _ = self.form
+        low, high = self.ends
+        # Beyond the places that it knows, the nearest of them stands in.
+        places = self.service(X.clamp(low, high), Y.clamp(low, high))
+        return power * torch.log(D0 + LEAST) + factor + places
+
+    def train_attention_only(self) -> None:
+        """Let choices take attention, and train nothing else: what is gained is attention's."""
+        self.attentive.fill_(True)
+        self.requires_grad_(False)
+        attending = (self.project_points, self.project_centers, self.blocks)
+        for part in (*attending, self.pair, self.drawn, self.staying):
+            part.requires_grad_(True)
+
+    def reach(self, X: Tensor) -> None:
+        """Take in that it is trained on these places, too."""
+        low, high = X.amin(0).to(self.ends), X.amax(0).to(self.ends)
+        self.ends = torch.stack([self.ends[0].minimum(low), self.ends[1].maximum(high)])
 
     def attention(self, X: Tensor, Y: Tensor) -> Tensor:
         """Return how much each point attends to each centre, (L, G, S, K), averaged over heads."""
@@ -212,6 +276,9 @@ def save_network(network: ADENetwork, path: Any) -> Path:
     True
     """
     header = {"n_features": network.n_features, "size": asdict(network.size), "head": network.head}
+    if network.units is not None:
+        origin, length, cost = network.units
+        header["units"] = [origin.tolist(), length, cost]
     arrays = {name: value.cpu().numpy() for name, value in network.state_dict().items()}
     return write_file(Path(path), arrays, KIND, header)
 
@@ -221,4 +288,7 @@ def load_network(path: Any) -> ADENetwork:
     arrays, header = read_file(Path(path), KIND)
     network = ADENetwork(header["n_features"], NetworkSize(**header["size"]), header["head"])
     network.load_state_dict({name: torch.from_numpy(value) for name, value in arrays.items()})
+    if "units" in header:
+        origin, length, cost = header["units"]
+        network.units = Units(np.array(origin), length, cost)
     return network

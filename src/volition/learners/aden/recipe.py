@@ -60,7 +60,7 @@ class Recipe:
         Factor between betas.
     standardize : bool
         Whether the network sees data centred and divided by their spread.
-    head : {"auto", "choices", "costs"}
+    head : {"auto", "choices", "served", "costs"}
         What the network estimates; see `ADENClustering`.
 
     Examples

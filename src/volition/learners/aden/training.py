@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -13,9 +14,9 @@ from torch.nn import functional as F
 
 from volition.autonomy import LogitAutonomy
 from volition.costs import Cost
-from volition.learners.aden.models import Units
-from volition.learners.aden.network import ADENetwork
+from volition.learners.aden.network import LEAST, ADENetwork
 from volition.learners.aden.replay import Batch
+from volition.learners.aden.units import Units
 from volition.population import IntArray
 from volition.validation import FloatArray
 
@@ -24,6 +25,10 @@ FLAT = 1e-7
 CLIP = 60.0
 #: steps between looks at the held-out answers, and looks without a gain after which training ends
 LOOK, PATIENCE = 25, 3
+#: steps by which costs of being served are learned, at most, and how tailed their scatter is
+SERVICE_STEPS, TAILS = 1000, 4.0
+#: least scatter of costs, as a share
+LEAST_SCATTER = 0.01
 
 
 class Lesson(NamedTuple):
@@ -61,6 +66,8 @@ def prepare(
 
 def log_choices(stay: Tensor, leave: Tensor, drawn: Tensor, prescribed: Tensor) -> Tensor:
     """Return log p(k | j, i) for the prescriptions that were made, (G, S, K)."""
+    if drawn.shape[2] == 1:
+        return torch.zeros_like(drawn)
     j = prescribed[..., None]
     logits = leave.gather(1, j.expand_as(drawn)) + drawn
     away = logits.scatter(2, j, -torch.inf).log_softmax(2)
@@ -72,14 +79,33 @@ def losses(network: ADENetwork, lesson: Lesson) -> Tensor:
     """Return the loss of each answer, (G, S); zero where there is none.
 
     A network of costs is judged by squared errors. A network of choices by the likelihood of the
-    cost: the chance of realising any of the clusters that cost as much.
+    cost: the chance of realising any of the clusters that cost as much; or of a cost near that.
     """
     if network.head == "costs":
         estimate = network.costs(lesson.X, lesson.Y, lesson.D)
         error = estimate.gather(2, lesson.prescribed[..., None])[..., 0] - lesson.target
         return error.square() * lesson.valid
+    if network.head == "served":
+        served, log_p = _served(network, lesson)
+        return _surprise_nearby(served, log_p, network.form[2], lesson)
     stay, leave, drawn = network.choices(lesson.X, lesson.Y, lesson.D, lesson.apart)
     return _surprise(log_choices(stay, leave, drawn, lesson.prescribed), lesson)
+
+
+def _served(network: ADENetwork, lesson: Lesson) -> tuple[Tensor, Tensor]:
+    """Return logarithms of costs of being served and of choices, (G, S, K) each."""
+    served = network.log_served(lesson.X, lesson.Y, lesson.D)
+    between = network.log_served(lesson.Y, lesson.Y, lesson.apart).exp()
+    stay, leave, drawn = network.choices(lesson.X, lesson.Y, served.exp(), between)
+    return served, log_choices(stay.clamp(-CLIP, CLIP), leave, drawn, lesson.prescribed)
+
+
+def _surprise_nearby(served: Tensor, log_p: Tensor, scatter: Tensor, lesson: Lesson) -> Tensor:
+    """Costs scatter around those of the cluster that served; Student's t bears the odd one."""
+    scatter = scatter.clamp(min=math.log(LEAST_SCATTER))
+    off = torch.log(lesson.target.clamp(min=0.0) + LEAST)[..., None] - served
+    density = -(TAILS + 1) / 2 * torch.log1p((off / scatter.exp()).square() / TAILS) - scatter
+    return -(log_p + density).logsumexp(2) * lesson.valid
 
 
 def _surprise(log_p: Tensor, lesson: Lesson) -> Tensor:
@@ -158,7 +184,7 @@ def judged(network: ADENetwork, lesson: Lesson) -> Tensor:
         return losses(network, lesson)
 
 
-def train_choices(
+def train_while_better(
     trainer: Trainer,
     lesson_of: Callable[[IntArray], Lesson],
     pool: IntArray,
@@ -171,26 +197,114 @@ def train_choices(
     Leaves the network as it was when they were likeliest; returns their losses then, one for each
     of their answers, and the last loss in training.
     """
-    network, told = trainer.network, judges.valid & judges.matches.any(2)
+    network, told = trainer.network, judges.valid
+    served = network.head == "served"
+    most, look = (SERVICE_STEPS, 2 * LOOK) if served else (20 * LOOK, LOOK)
+    if not served:
+        told = told & judges.matches.any(2)
 
-    def copy() -> dict[str, Tensor]:
+    def kept() -> dict[str, Tensor]:
         return {name: value.clone() for name, value in network.state_dict().items()}
 
-    best, state, since, loss = judged(network, judges)[told], copy(), 0, math.nan
-    for step in range(20 * LOOK):
+    best, state, since, loss = judged(network, judges)[told], kept(), 0, math.nan
+    for step in range(most):
         pick = pool[rng.integers(0, len(pool), min(n_groups, len(pool)))]
-        factor = min(1.0, (step + 1) / LOOK) / 3
+        late = 0.5 * (1 + math.cos(math.pi * step / most)) if served else 1 / 3
+        factor = min(1.0, (step + 1) / look) * late
         loss = trainer.step(lesson_of(pick), factor, int(rng.integers(2**31)))
-        if (step + 1) % LOOK:
+        if (step + 1) % look:
             continue
         now = judged(network, judges)[told]
         since += 1
         if now.mean() < best.mean():
-            best, state, since = now, copy(), 0
+            best, state, since = now, kept(), 0
         if since == PATIENCE:
             break
     network.load_state_dict(state)
     return best, loss
+
+
+def fit_form(network: ADENetwork, lesson: Lesson) -> None:
+    """Fit the numbers of a network of service: how costs follow the known ones, and choices costs.
+
+    By maximum likelihood, with the function of places as it is. As few of them change as the
+    Bayesian information criterion allows: the chance to stay, all that choices follow, or also the
+    form of the costs. The lesson is in double precision.
+    """
+    n = max(2, int(lesson.valid.sum()))
+    double = copy.deepcopy(network).double().requires_grad_(False)
+    start = torch.cat([double.linear, double.form])
+    with torch.no_grad():
+        double.form.copy_(torch.tensor([0.0, 0.0, 0.0]))
+        double.linear.zero_()
+        places = double.log_served(lesson.X, lesson.Y, lesson.D)
+        between = double.log_served(lesson.Y, lesson.Y, lesson.apart)
+        extras = double.choices(
+            lesson.X, lesson.Y, torch.zeros_like(lesson.D), torch.zeros_like(lesson.apart)
+        )
+    known, apart = torch.log(lesson.D + LEAST), torch.log(lesson.apart + LEAST)
+
+    def loss(theta: Tensor) -> Tensor:
+        stay, own, pair, entity, power, factor, scatter = theta
+        served = power * known + factor + places
+        C = served.exp()
+        log_p = log_choices(
+            (stay + own * C + extras[0]).clamp(-CLIP, CLIP),
+            pair * (power * apart + factor + between).exp() + extras[1],
+            entity * C + extras[2],
+            lesson.prescribed,
+        )
+        trace = 1e-6 * theta.square().sum()
+        return (_surprise_nearby(served, log_p, scatter, lesson).sum() + trace) / n
+
+    fits = [(2 * n * float(loss(start)), start)]
+    stays, chooses, anything = (torch.arange(7) < free for free in (1, 4, 7))
+    for chain in ((stays, chooses, anything), (stays | ~chooses, anything)):
+        theta = start
+        for free in chain:
+            fits.append(_descended(loss, theta, free, n))
+            theta = fits[-1][1]
+    _, theta = min(fits, key=lambda fit: fit[0])
+    with torch.no_grad():
+        network.linear.copy_(theta[:4])
+        network.form.copy_(theta[4:])
+
+
+def _descended(
+    loss: Callable[[Tensor], Tensor], start: Tensor, mask: Tensor, n: int
+) -> tuple[float, Tensor]:
+    """Return the information criterion where the masked numbers are best, and all numbers."""
+    theta = start.clone().requires_grad_()
+    optimizer = torch.optim.LBFGS(
+        [theta], max_iter=100, tolerance_grad=1e-6, line_search_fn="strong_wolfe"
+    )
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        value = loss(torch.where(mask, theta, start))
+        value.backward()  # type: ignore[no-untyped-call]
+        return value
+
+    optimizer.step(closure)  # type: ignore[no-untyped-call]
+    found = torch.where(mask, theta, start).detach()
+    value = float(loss(found))
+    if not math.isfinite(value):
+        return math.inf, start
+    return 2 * n * value + int(mask.sum()) * math.log(n), found
+
+
+def calibrate(
+    network: ADENetwork, lesson_of: Callable[[IntArray], Lesson], groups: IntArray, n_groups: int
+) -> None:
+    """Set the mean of costs: likelihood is about the middle of their scatter."""
+    seen = expected = 0.0
+    for lo in range(0, len(groups), n_groups):
+        lesson = lesson_of(groups[lo : lo + n_groups])
+        with torch.no_grad():
+            served, log_p = _served(network, lesson)
+            expected += float(((served + log_p).exp().sum(2) * lesson.valid).sum())
+        seen += float(((lesson.target + LEAST) * lesson.valid).sum())
+    network.mean.fill_(seen / expected if expected > 0 and seen > 0 else 1.0)
 
 
 class LogitFit(NamedTuple):

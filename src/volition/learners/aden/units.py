@@ -1,0 +1,22 @@
+"""The units in which a network sees a problem."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor, as_tensor
+
+from volition.validation import FloatArray
+
+
+class Units(NamedTuple):
+    """Where a network's coordinates begin, and its units of length and cost."""
+
+    origin: FloatArray
+    length: float
+    cost: float
+
+    def points(self, X: Tensor) -> Tensor:
+        """Return points or centres as the network sees them."""
+        origin = as_tensor(self.origin, dtype=X.dtype, device=X.device)
+        return (X - origin) / self.length
