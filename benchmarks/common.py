@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import platform
 import sys
 from pathlib import Path
@@ -17,7 +18,7 @@ import volition
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = ROOT.parent / "shared"
-THREADS = 2
+THREADS = int(os.environ.get("BENCH_THREADS", "2"))
 
 torch.set_num_threads(THREADS)
 

@@ -209,7 +209,7 @@ class StagedLearner(Learner):
             tol=1e-4, random_state=seed, predict=False,
         )  # fmt: skip
         starts = [Y, annealed.centers]
-        if self._stage:
+        if self._stage and Y is not self.cluster_centers_:
             starts.append(self.cluster_centers_)
         search = Search(
             problem, self.n_clusters, np.random.RandomState(seed), max_iter=60, tol=1e-4

@@ -67,8 +67,10 @@ SAVED = (
 FIRST_GIVEN, FEWEST_LAYOUTS = 128, 16
 #: answers times centres by which the form of costs is fitted, at most
 FORM_BY = 200_000
-#: a network keeps its units if the data lie within so many times their length
-NEARBY = 3.0
+#: entities at which a single centre is tried
+TRIED = 100
+#: a network keeps its units if the data lie within so many times their length, and are no smaller
+NEARBY, SMALLEST = 3.0, 0.1
 
 
 class ADENClustering(StagedLearner):
@@ -190,9 +192,8 @@ class ADENClustering(StagedLearner):
             self._units = Units(np.zeros(d), 1.0, 1.0)
         self._betas = self._ladder(first_beta(base))
         self.beta_ = self._betas[0]
-        noise = recipe.spread or 0.05 * self._scale
         R = recipe.replicas
-        self._replicas = mean + noise * self._rng.standard_normal((R, K, d))
+        self._replicas = self._first_replicas(mean)
         self._replay = Replay(K, d, recipe.n_samples, recipe.replay * recipe.n_layouts)
         if recipe.ema > 0:
             self._means = np.zeros((n, K))
@@ -212,12 +213,20 @@ class ADENClustering(StagedLearner):
         if given is not None and given.head == "served" and given.units is not None:
             # What being served costs depends on where one is: the places are to be the same.
             origin, length, _ = given.units
-            if np.linalg.norm(self._X - origin, axis=1).mean() <= NEARBY * length:
+            here = self._X[self._weight > 0]
+            nearby = np.linalg.norm(here - origin, axis=1).mean() <= NEARBY * length
+            if nearby and base.scale >= SMALLEST * length:
                 self._units = given.units
-        self._insisted = head != "auto" or given is not None
+        self._wanted = head
         if not self._restoring and (given is not None or head != "auto"):
             self._decide(head if given is None else given.head, given)
         self._relabel()
+
+    def _first_replicas(self, mean: FloatArray) -> FloatArray:
+        """Return sets of centres around a place."""
+        noise = self._recipe.spread or 0.05 * self._scale
+        shape = (self._recipe.replicas, self.n_clusters, self._X.shape[1])
+        return mean + noise * self._rng.standard_normal(shape)
 
     def _ladder(self, first: float) -> list[float]:
         recipe, d = self._recipe, self._X.shape[1]
@@ -255,6 +264,12 @@ class ADENClustering(StagedLearner):
         self._trained = given is not None
         self._trainer = self._new_trainer(network)
         self._phase = "anneal" if head == "costs" else "explore"
+        if head == "costs":
+            if self._stage:  # something else was tried before
+                mean = np.average(self._X, axis=0, weights=self._weight)
+                self._replicas = self._first_replicas(mean)
+            self._told = self._stage = 0
+            self.beta_ = self._betas[0]
         if head == "costs" or given is not None:
             self._model_from_network()
 
@@ -425,7 +440,7 @@ class ADENClustering(StagedLearner):
             entities, prescribed, cost, Y, matches = _averaged(
                 entities, prescribed, cost, Y, matches
             )
-        if recipe.ema > 0:
+        if recipe.ema > 0 and self.head_ == "costs":
             cost = self._running_mean(entities, prescribed, cost)
         touched = self._replay.add(Y, entities, prescribed, cost, matches)
         self._told += m
@@ -486,9 +501,8 @@ class ADENClustering(StagedLearner):
         """End a stage: move the centres, and go on to the next one."""
         if self._phase == "probe":
             batch = self._replay.take(np.arange(self._replay.n_groups))
-            unmatched = "served" if (batch.target[batch.valid] >= 0).all() else "costs"
+            unmatched = "served" if _share_negative(batch) <= 1 - MATCHED else "costs"
             self._decide("choices" if _share_matched(batch) >= MATCHED else unmatched)
-            self._told = 0 if self.head_ == "costs" else self._told
         elif self._phase == "explore":
             if self._costs_explained():
                 self._explore()
@@ -547,9 +561,21 @@ class ADENClustering(StagedLearner):
                 self._trainer.network.linear.copy_(torch.from_numpy(self._logits.linear))
 
     def _search(self) -> FloatArray:
-        if self.head_ == "served":
-            return self._search_on_network(self.cluster_centers_)
         found = self.model_
+        if self.head_ == "served":
+            assert self._trainer is not None
+            # Betas and tolerances go by known costs: the search is in their unit.
+            plain = copy.deepcopy(self._trainer.network).cpu()
+            plain.unit.fill_(1.0)
+            self.model_ = NetworkAutonomy(plain, self._units)
+            start = self.cluster_centers_
+            if self.n_clusters == 1:
+                # No splits lead a single centre out of where it is: try it at entities.
+                problem = self._problem(self.model_)
+                start = min(self._X[self._draw_entities(TRIED), None], key=problem.distortion)
+            Y = self._search_on_network(start)
+            self.model_ = found
+            return Y
         assert self._logits is not None
         # The portfolio is too much for a network: it runs on the linear part.
         self.model_ = self._logits.autonomy(self._units)
@@ -563,24 +589,34 @@ class ADENClustering(StagedLearner):
         # Beta of the same meaning as in annealing: the policy is all but hard.
         self.beta_ = self._betas[-1]
 
-    def _costs_explained(self) -> bool:
-        """Whether costs are still what the network takes them for; if not, change that."""
+    def _costs_explained(self, ending: bool = False) -> bool:
+        """Whether costs are still what the network takes them for; if not, change that.
+
+        Expected costs take so many answers that nothing is changed to them at the end.
+        """
         batch = self._replay.take(np.arange(self._replay.n_groups))
-        share, negative = _share_matched(batch), (batch.target[batch.valid] < 0).any()
-        if self.head_ == "choices" and share < MATCHED:
-            if self._insisted:
-                raise ValueError(
-                    f"Of the costs told so far {100 * (1 - share):.1f} % are not those of any "
-                    "centre, so that they do not tell choices; use head='served', or give the "
-                    "metric in which costs are measured."
-                )
-            self._decide("costs" if negative else "served")
-        elif self.head_ == "served" and negative:
-            if self._insisted:
-                raise ValueError("A cost is negative; head='costs' learns such costs.")
+        share, negative = _share_matched(batch), _share_negative(batch)
+        insisted = self._wanted != "auto" or self._began_trained
+        if self.head_ == "choices" and share >= MATCHED:
+            return True
+        if self.head_ == "choices" and insisted:
+            raise ValueError(
+                f"Of the costs told so far {100 * (1 - share):.1f} % are not those of any "
+                "centre, so that they do not tell choices; use head='served', or give the "
+                "metric in which costs are measured."
+            )
+        if negative <= 1 - MATCHED:
+            if self.head_ == "choices":
+                self._decide("served")
+            return True
+        if insisted:
+            raise ValueError(
+                f"Of the costs told so far {100 * negative:.1f} % are negative; head='costs' "
+                "learns such costs."
+            )
+        if not ending:
             self._decide("costs")
-            self._told = 0
-        return self.head_ != "costs"
+        return False
 
     def _train_choices(self, groups: IntArray, held: np.ndarray) -> bool:
         """Train what linear logits leave unexplained; say whether that helps with others."""
@@ -626,6 +662,7 @@ class ADENClustering(StagedLearner):
                 wider = copy.deepcopy(network)
                 wider.train_attention_only()
                 network = self._improved(network, pool, judges, surely=True, candidate=wider)
+            self._fit_form(network, groups)
         network.requires_grad_(True)
         calibrate(network, self._plain_lesson, groups, self._recipe.n_layouts)
         self._trainer = self._new_trainer(network)
@@ -633,6 +670,11 @@ class ADENClustering(StagedLearner):
 
     def _fit_form(self, network: ADENetwork, groups: IntArray) -> None:
         """Fit a few numbers, for which not all answers are needed."""
+        if not network.ends.any():  # it has not been trained yet
+            batch = self._replay.take(groups)
+            told = batch.target[batch.valid & (batch.target > 0)]
+            if len(told):
+                network.unit.fill_(float(np.median(told)) / self._units.cost)
         most = max(1, FORM_BY // (self._recipe.n_samples * self.n_clusters))
         fit_form(network, self._lesson(groups[:: -(-len(groups) // most)], torch.float64))
 
@@ -642,7 +684,7 @@ class ADENClustering(StagedLearner):
     ) -> ADENetwork:  # fmt: skip
         """Return the candidate (a copy), trained, if the judges' answers say so."""
         candidate = copy.deepcopy(network) if candidate is None else candidate
-        candidate.reach(self._units.points(torch.from_numpy(self._X)))
+        candidate.reach(self._units.points(torch.from_numpy(self._X[self._weight > 0])))
         before = judged(network, judges)[judges.valid]
         after = self._train_on(candidate, pool, judges)
         better = _clearly_better(after, before) if surely else after.mean() < before.mean()
@@ -658,7 +700,10 @@ class ADENClustering(StagedLearner):
         self._fit_form(fresh, pool)
         fresh = self._improved(fresh, pool, judges, surely=False)
         new, old = (judged(one, judges)[judges.valid] for one in (fresh, network))
-        return fresh if _clearly_better(new, old) else network
+        if not _clearly_better(new, old):
+            return network
+        self._began_trained = False
+        return fresh
 
     # -- costs: descend, and in the end compare ---------------------------------------------------
 
@@ -743,8 +788,9 @@ class ADENClustering(StagedLearner):
         if self._told and self._finished is None and thoroughly:
             if self._phase == "probe":
                 self._advance()
-            if self._phase == "explore" and self._costs_explained():
-                self._explore()
+            if self._phase == "explore":
+                if self._costs_explained(ending=True):
+                    self._explore()
             elif self._phase == "anneal":
                 self._descend()
             elif self._phase == "judge":
@@ -854,6 +900,7 @@ class ADENClustering(StagedLearner):
         if groups["trainer"]:
             size = self._recipe.size().__class__(**numbers["size"])
             network = ADENetwork(self._X.shape[1], size, self.head_)
+            network.units = self._units
             self._trainer, self._trained = self._new_trainer(network), numbers["trained"]
             self._trainer.restore(groups["trainer"])
             self._trainer.n_steps = numbers["steps"]
@@ -869,6 +916,12 @@ def _share_matched(batch: Batch) -> float:
     """Return the share of answers whose cost is that of some centre."""
     found: Any = batch.matches.any(2)
     return float(found[batch.valid].mean())
+
+
+def _share_negative(batch: Batch) -> float:
+    """Return the share of answers whose cost is below nothing."""
+    below: Any = batch.target < 0
+    return float(below[batch.valid].mean())
 
 
 def _clearly_better(losses: torch.Tensor, others: torch.Tensor) -> bool:

@@ -80,12 +80,15 @@ class NetworkAutonomy(Autonomy):
         served = network.head == "served"
         if served:
             D, apart = network.log_served(x, y, D).exp(), network.log_served(y, y, apart).exp()
+            C = (network.mean * D[0] - LEAST).clamp(min=0.0) * (network.unit * units.cost)
+            if len(Y) == 1:
+                return CostTransition(C)
         stay, leave, drawn = (z[0] for z in network.choices(x, y, D, apart))
         kappa = self.share * torch.sigmoid(-stay) * (len(Y) > 1)
         choices = SoftmaxTransition(kappa, leave + barred(len(Y), Y.dtype, Y.device), drawn)
         if not served:
             return choices
-        return ServedTransition(choices, (network.mean * D[0] - LEAST) * units.cost)
+        return ServedTransition(choices, C)
 
     def scaled(self, t: float) -> NetworkAutonomy:
         return NetworkAutonomy(self.network, self.units, self.share * t)

@@ -2,7 +2,7 @@
 
 Points and centres are projected linearly; L adaptive distance blocks let every point attend to all
 centres; a head then speaks about pairs. The published head estimates the expected cost of
-prescribing j to i as ``ReLU(scale * MLP([e_i, y_j]) + D0_ij)``. The other head estimates the choice
+prescribing j to i as ``ReLU(scale * MLP([e_i, y_j]) + D0_ij)``. Another head estimates the choice
 p(k | j, i) itself, of which the expected cost is the average of known distances: logits of leaving
 j for k are a pair term (j, k) plus attention from i to k, and there is a chance to stay. A third
 head is for costs that only the population knows: it estimates what being served costs, as the known
@@ -30,7 +30,7 @@ from volition.validation import check_integer, check_scalar
 
 HEADS = ("choices", "served", "costs")
 KIND = "volition-network"
-#: cost below which costs are as good as none, as a share of the cost of a single centre
+#: cost below which costs are as good as none, as a share of the usual ones
 LEAST = 1e-3
 
 
@@ -150,6 +150,7 @@ class ADENetwork(nn.Module):
     torch.Size([1, 5, 3])
     """
 
+    unit: Tensor
     mean: Tensor
     attentive: Tensor
     ends: Tensor
@@ -177,7 +178,9 @@ class ADENetwork(nn.Module):
             self.service = ServiceTerm(n_features, 3 * size.ff_dim // 4)
             # Power of the known cost, logarithm of its factor, logarithm of the scatter.
             self.form = nn.Parameter(torch.tensor([1.0, 0.0, 0.0]))
-            # Mean of costs in units of their median, and whether choices take attention.
+            # Unit of the costs that are told, the mean of their scatter in units of its middle,
+            # and whether choices take attention.
+            self.register_buffer("unit", torch.ones(()))
             self.register_buffer("mean", torch.ones(()))
             self.register_buffer("attentive", torch.zeros((), dtype=torch.bool))
             # Corners of the places that it has been trained on: at first the origin.
@@ -229,7 +232,7 @@ class ADENetwork(nn.Module):
         return stay, leave, drawn
 
     def log_served(self, X: Tensor, Y: Tensor, D0: Tensor) -> Tensor:
-        """Return the logarithm of what being served costs, plus ``LEAST``; (G, S, K)."""
+        """Return the logarithm of what being served costs, in its unit and plus ``LEAST``."""
         power, factor, _ = self.form
         low, high = self.ends
         # Beyond the places that it knows, the nearest of them stands in.

@@ -87,7 +87,7 @@ def losses(network: ADENetwork, lesson: Lesson) -> Tensor:
         return error.square() * lesson.valid
     if network.head == "served":
         served, log_p = _served(network, lesson)
-        return _surprise_nearby(served, log_p, network.form[2], lesson)
+        return _surprise_nearby(served, log_p, network.form[2], network.unit, lesson)
     stay, leave, drawn = network.choices(lesson.X, lesson.Y, lesson.D, lesson.apart)
     return _surprise(log_choices(stay, leave, drawn, lesson.prescribed), lesson)
 
@@ -100,10 +100,13 @@ def _served(network: ADENetwork, lesson: Lesson) -> tuple[Tensor, Tensor]:
     return served, log_choices(stay.clamp(-CLIP, CLIP), leave, drawn, lesson.prescribed)
 
 
-def _surprise_nearby(served: Tensor, log_p: Tensor, scatter: Tensor, lesson: Lesson) -> Tensor:
+def _surprise_nearby(
+    served: Tensor, log_p: Tensor, scatter: Tensor, unit: Tensor, lesson: Lesson
+) -> Tensor:
     """Costs scatter around those of the cluster that served; Student's t bears the odd one."""
     scatter = scatter.clamp(min=math.log(LEAST_SCATTER))
-    off = torch.log(lesson.target.clamp(min=0.0) + LEAST)[..., None] - served
+    # A few costs below nothing are noise.
+    off = torch.log(lesson.target.clamp(min=0.0) / unit + LEAST)[..., None] - served
     density = -(TAILS + 1) / 2 * torch.log1p((off / scatter.exp()).square() / TAILS) - scatter
     return -(log_p + density).logsumexp(2) * lesson.valid
 
@@ -227,13 +230,15 @@ def train_while_better(
 def fit_form(network: ADENetwork, lesson: Lesson) -> None:
     """Fit the numbers of a network of service: how costs follow the known ones, and choices costs.
 
-    By maximum likelihood, with the function of places as it is. As few of them change as the
-    Bayesian information criterion allows: the chance to stay, all that choices follow, or also the
-    form of the costs. The lesson is in double precision.
+    By maximum likelihood, with the function of places as it is. As few of them change as Akaike's
+    criterion allows: the chance to stay, all that choices follow, or also the form of the costs.
+    The lesson is in double precision.
     """
     n = max(2, int(lesson.valid.sum()))
     double = copy.deepcopy(network).double().requires_grad_(False)
     start = torch.cat([double.linear, double.form])
+    # At its floor the scatter has no slope to leave it by.
+    start[6] = start[6].clamp(min=math.log(LEAST_SCATTER) + 0.1)
     with torch.no_grad():
         double.form.copy_(torch.tensor([0.0, 0.0, 0.0]))
         double.linear.zero_()
@@ -255,10 +260,10 @@ def fit_form(network: ADENetwork, lesson: Lesson) -> None:
             lesson.prescribed,
         )
         trace = 1e-6 * theta.square().sum()
-        return (_surprise_nearby(served, log_p, scatter, lesson).sum() + trace) / n
+        return (_surprise_nearby(served, log_p, scatter, double.unit, lesson).sum() + trace) / n
 
     fits = [(2 * n * float(loss(start)), start)]
-    stays, chooses, anything = (torch.arange(7) < free for free in (1, 4, 7))
+    stays, chooses, anything = (torch.arange(7, device=start.device) < free for free in (1, 4, 7))
     for chain in ((stays, chooses, anything), (stays | ~chooses, anything)):
         theta = start
         for free in chain:
@@ -273,7 +278,7 @@ def fit_form(network: ADENetwork, lesson: Lesson) -> None:
 def _descended(
     loss: Callable[[Tensor], Tensor], start: Tensor, mask: Tensor, n: int
 ) -> tuple[float, Tensor]:
-    """Return the information criterion where the masked numbers are best, and all numbers."""
+    """Return Akaike's criterion where the masked numbers are best, and all numbers."""
     theta = start.clone().requires_grad_()
     optimizer = torch.optim.LBFGS(
         [theta], max_iter=100, tolerance_grad=1e-6, line_search_fn="strong_wolfe"
@@ -290,7 +295,7 @@ def _descended(
     value = float(loss(found))
     if not math.isfinite(value):
         return math.inf, start
-    return 2 * n * value + int(mask.sum()) * math.log(n), found
+    return 2 * n * value + 2 * int(mask.sum()), found
 
 
 def calibrate(
@@ -303,7 +308,7 @@ def calibrate(
         with torch.no_grad():
             served, log_p = _served(network, lesson)
             expected += float(((served + log_p).exp().sum(2) * lesson.valid).sum())
-        seen += float(((lesson.target + LEAST) * lesson.valid).sum())
+        seen += float(((lesson.target / network.unit + LEAST) * lesson.valid).sum())
     network.mean.fill_(seen / expected if expected > 0 and seen > 0 else 1.0)
 
 
