@@ -9,11 +9,15 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+import torch
 
 from volition.cli import main
 from volition.datasets import load_four_groups
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+# Two workers of two threads each wait for one another on two cores.
+torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)

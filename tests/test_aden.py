@@ -60,6 +60,7 @@ QUICK = Recipe(
 def _fewer_steps(monkeypatch):
     """Learning costs of being served is not to take long."""
     monkeypatch.setattr("volition.learners.aden.training.SERVICE_STEPS", 100)
+    monkeypatch.setattr("volition.learners.aden.learner.FORM_BY", 4000)
 
 
 @pytest.fixture(scope="module")
@@ -635,14 +636,25 @@ def streets(A, B):
     return (A[:, None] - B[None]).abs().sum(-1) + 0.5 * side.abs()
 
 
-def test_costs_that_only_the_population_knows(X, tmp_path):
+DRIVERS = DistanceAutonomy(0.3, temperature=0.05)
+
+
+@pytest.fixture(scope="module")
+def street_gap(X):
+    """Return a function that says by how many % centres and labels are off there."""
+    known = AutonomyAwareClustering(K, autonomy=DRIVERS, metric=streets, random_state=0)
+    best = known.fit(X).distortion_
+    truth = Problem(X, autonomy=DRIVERS, cost=resolve_cost(streets))
+    return lambda model: 100 * (truth.distortion(model.cluster_centers_, model.labels_) / best - 1)
+
+
+def test_costs_that_only_the_population_knows(X, tmp_path, street_gap):
     """It believes in squared distances; what it learned starts another problem there."""
-    truth = DistanceAutonomy(0.3, temperature=0.05)
-    people = SimulatedPopulation(X, truth, metric=streets, reveal="cost", random_state=1)
+    people = SimulatedPopulation(X, DRIVERS, metric=streets, reveal="cost", random_state=1)
     model = ADENClustering(K, preset=QUICK, n_interactions=4000, random_state=0)
     model.fit(X, population=people)
     assert model.head_ == "served"
-    assert gap(model, X, truth, streets) < 2
+    assert street_gap(model) < 2
     path = model.save_network(tmp_path / "n.safetensors")
     near = ADENClustering(3, network=path, random_state=0).start(X[::2] + 0.05)
     np.testing.assert_array_equal(near._units.origin, model._units.origin)
@@ -650,19 +662,19 @@ def test_costs_that_only_the_population_knows(X, tmp_path):
     np.testing.assert_allclose(far._units.origin, 100 * X.mean(0))
 
 
-def test_a_network_that_does_not_hold_here_is_given_up(X, truth):
+def test_a_network_that_does_not_hold_here_is_given_up(X, street_gap):
     wrong = shaken("served").float()
     wrong.units = Units(X.mean(0), 0.3, 0.1)
     with torch.no_grad():
         wrong.service.last.weight.mul_(30.0)
-    people = SimulatedPopulation(X, truth, metric=streets, reveal="cost", random_state=1)
+    people = SimulatedPopulation(X, DRIVERS, metric=streets, reveal="cost", random_state=1)
     model = ADENClustering(K, preset=QUICK, network=wrong, n_interactions=1000, random_state=0)
     model.fit(X, population=people)
     assert not model._began_trained
-    assert gap(model, X, truth, streets) < 10
+    assert street_gap(model) < 10
 
 
-def test_the_unit_of_unknown_costs_does_not_matter(X):
+def test_the_unit_of_unknown_costs_does_not_matter(X, street_gap):
     factor = 1e-6
 
     def scaled(A, B):
@@ -672,7 +684,7 @@ def test_the_unit_of_unknown_costs_does_not_matter(X):
     people = SimulatedPopulation(X, truth, metric=scaled, reveal="cost", random_state=1)
     model = ADENClustering(K, preset=QUICK, n_interactions=1500, random_state=0)
     model.fit(X, population=people)
-    assert gap(model, X, truth, scaled) < 5
+    assert street_gap(model) < 5
 
 
 def test_a_single_centre_with_unknown_costs(X, monkeypatch):
@@ -688,8 +700,8 @@ def test_a_single_centre_with_unknown_costs(X, monkeypatch):
 
 def test_a_few_negative_costs_are_noise(X, truth):
     people = Noisy(X, truth, random_state=1)
-    people.spoilt = 2000
-    model = ADENClustering(K, preset=QUICK, n_interactions=2600, random_state=0)
+    people.spoilt = 1000
+    model = ADENClustering(K, preset=QUICK, n_interactions=1300, random_state=0)
     model.fit(X, population=people)
     assert model.head_ == "served"
     assert gap(model, X, truth) < 3
@@ -886,7 +898,8 @@ def test_started_from_another_network(X, people, tmp_path, head):
     first = ADENClustering(K, preset=recipe, n_interactions=4000, random_state=0)
     first.fit(X, population=people)
     path = first.save_network(tmp_path / "n.safetensors")
-    other = ADENClustering(3, preset=recipe, network=path, random_state=0).start(X[:100])
+    params = {"preset": recipe, "network": path, "n_interactions": 400}
+    other = ADENClustering(3, **params, random_state=0).start(X[:100])
     for a, b in zip(first.network_.parameters(), other.network_.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=0)
     assert other.head_ == head
