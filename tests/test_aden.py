@@ -1,4 +1,5 @@
 import copy
+import itertools
 import json
 import math
 
@@ -8,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
+from scipy.spatial.distance import cdist
 from sklearn.linear_model import LogisticRegression
 from torch import nn
 
@@ -34,8 +36,10 @@ from volition.learners.aden import (
     load_network,
     save_network,
 )
+from volition.learners.aden.models import CautiousAutonomy
 from volition.learners.aden.network import LEAST
 from volition.learners.aden.replay import Batch, Replay
+from volition.learners.aden.swapping import exchange
 from volition.learners.aden.training import (
     Trainer,
     calibrate,
@@ -665,6 +669,7 @@ def test_costs_that_only_the_population_knows(X, tmp_path, street_gap):
 def test_a_network_that_does_not_hold_here_is_given_up(X, street_gap):
     wrong = shaken("served").float()
     wrong.units = Units(X.mean(0), 0.3, 0.1)
+    wrong.reach(wrong.units.points(torch.from_numpy(X)))
     with torch.no_grad():
         wrong.service.last.weight.mul_(30.0)
     people = SimulatedPopulation(X, DRIVERS, metric=streets, reveal="cost", random_state=1)
@@ -1085,3 +1090,32 @@ def test_clusters_keep_their_numbers(X, people):
     moves = np.linalg.norm(model.cluster_centers_[:, None] - before[None], axis=2)
     assert moves.argmin(1).tolist() == list(range(K))
     assert not np.array_equal(before, model.cluster_centers_)
+
+
+def test_exchanging_places_finds_the_best_ones(rng):
+    places, K = rng.random((7, 2)), 3
+    X = rng.random((12, 2))
+    C, apart = (torch.from_numpy(cdist(z, places) ** 2) for z in (X, places))
+    linear = [1.0, 0.5, -3.0, -2.0]
+    model = LogitAutonomy(*linear)
+    best = min(
+        Problem(X, autonomy=model).distortion(places[list(chosen)])
+        for chosen in itertools.combinations_with_replacement(range(7), K)
+    )
+    starts = [torch.tensor(start) for start in ([0, 0, 0], [0, 1, 2], [3, 4, 5], [4, 5, 6])]
+    values = [exchange(C, apart, linear, start)[1] for start in starts]
+    assert min(values) == pytest.approx(best, rel=1e-9)
+
+
+def test_a_search_is_wary_of_places_that_nobody_was_served_from(rng):
+    network, units = shaken("served"), Units(np.zeros(2), 1.0, 1.0)
+    asked = torch.from_numpy(rng.random((50, 2)))
+    wary, plain = CautiousAutonomy(network, units, asked), NetworkAutonomy(network, units)
+    X = rng.random((20, 2))
+
+    def costs(model, Y):
+        return Problem(X, autonomy=model).expected_costs(Y)
+
+    near, far = asked[:2].numpy(), np.array([[3.0, 3.0], [4.0, 4.0]])
+    np.testing.assert_allclose(costs(wary, near), costs(plain, near), rtol=1e-4)
+    assert (costs(wary, far) > 10 * costs(plain, far)).all()

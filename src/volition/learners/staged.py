@@ -211,9 +211,14 @@ class StagedLearner(Learner):
         starts = [Y, annealed.centers]
         if self._stage and Y is not self.cluster_centers_:
             starts.append(self.cluster_centers_)
-        search = Search(
-            problem, self.n_clusters, np.random.RandomState(seed), max_iter=60, tol=1e-4
-        )
+        return self._polished(starts)
+
+    def _polished(self, starts: list[FloatArray]) -> FloatArray:
+        """Return the best of some centres, each polished on what the network says."""
+        assert self.model_ is not None
+        whole = self._problem(self.model_)
+        problem = thin(whole, canonical_order(whole), SEARCHED_BY)
+        search = Search(problem, self.n_clusters, np.random.RandomState(0), max_iter=60, tol=1e-4)
         polished = [search.polish(problem, start) for start in starts]
         return min(polished, key=whole.distortion)
 

@@ -18,10 +18,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from volition.learners.aden.models import NetworkAutonomy
+from volition.learners.aden.models import CautiousAutonomy, NetworkAutonomy
 from volition.learners.aden.network import HEADS, ADENetwork, load_network, save_network
 from volition.learners.aden.recipe import Recipe, resolve_recipe
 from volition.learners.aden.replay import Batch, Replay
+from volition.learners.aden.swapping import exchange
 from volition.learners.aden.training import (
     LogitFit,
     Trainer,
@@ -65,10 +66,15 @@ SAVED = (
 #: answers of the first stage with a network of service that was trained elsewhere, and layouts
 #: that they are about at least
 FIRST_GIVEN, FEWEST_LAYOUTS = 128, 16
+#: answers held out below which a network that was trained elsewhere is not trained on
+FEWEST_HELD = 200
 #: answers times centres by which the form of costs is fitted, at most
 FORM_BY = 200_000
-#: entities at which a single centre is tried
-TRIED = 100
+#: places that were asked about by which a search is cautious, at most
+MOST_PLACES = 1000
+#: places among which a search begins, entities that judge them, and centres of random sets to
+#: begin with
+PLACES, EXCHANGED_BY, EXCHANGES = 300, 300, 40
 #: a network keeps its units if the data lie within so many times their length, and are no smaller
 NEARBY, SMALLEST = 3.0, 0.1
 
@@ -309,7 +315,7 @@ class ADENClustering(StagedLearner):
             first = FIRST_STAGE
             if self.head_ == "served":
                 first = FIRST_GIVEN if self._began_trained else first
-                first = min(first, max(1, (budget or 3 * first) // 3))
+                first = min(first, -(-(budget or 3 * first) // 3))
             return first * 2**self._stage
         if self._phase == "judge":
             most = JUDGED * len(self._replicas)
@@ -563,17 +569,14 @@ class ADENClustering(StagedLearner):
     def _search(self) -> FloatArray:
         found = self.model_
         if self.head_ == "served":
-            assert self._trainer is not None
-            # Betas and tolerances go by known costs: the search is in their unit.
-            plain = copy.deepcopy(self._trainer.network).cpu()
-            plain.unit.fill_(1.0)
-            self.model_ = NetworkAutonomy(plain, self._units)
-            start = self.cluster_centers_
-            if self.n_clusters == 1:
-                # No splits lead a single centre out of where it is: try it at entities.
-                problem = self._problem(self.model_)
-                start = min(self._X[self._draw_entities(TRIED), None], key=problem.distortion)
-            Y = self._search_on_network(start)
+            asked = self._asked_places()
+            model = self._cautious(asked)
+            starts = [
+                *self._exchanged(model, asked),
+                *([self.cluster_centers_] if self._stage else []),
+            ]
+            self.model_ = model
+            Y = self._polished(starts)
             self.model_ = found
             return Y
         assert self._logits is not None
@@ -582,6 +585,37 @@ class ADENClustering(StagedLearner):
         Y = super()._search()
         self.model_ = found
         return self._search_on_network(Y) if isinstance(found, NetworkAutonomy) else Y
+
+    def _asked_places(self) -> FloatArray:
+        """Return places of centres that were asked about, not too many."""
+        centers = self._replay.take(np.arange(self._replay.n_groups)).centers
+        places = np.unique(centers.reshape(-1, centers.shape[2]), axis=0)
+        some: FloatArray = places[self._rng.permutation(len(places))[:MOST_PLACES]]
+        return some
+
+    def _cautious(self, asked: FloatArray) -> CautiousAutonomy:
+        """Return what was learned for a search."""
+        assert self._trainer is not None
+        # Betas and tolerances go by known costs: the search is in their unit.
+        plain = copy.deepcopy(self._trainer.network).cpu()
+        plain.unit.fill_(1.0)
+        return CautiousAutonomy(plain, self._units, self._units.points(torch.from_numpy(asked)))
+
+    def _exchanged(self, model: CautiousAutonomy, asked: FloatArray) -> list[FloatArray]:
+        """Return centres to start from: the best places of some, found by exchanging them."""
+        entities = torch.from_numpy(self._X[self._draw_entities(EXCHANGED_BY)])
+        # Centres may be best where no entities are.
+        inhabited = self._X[np.unique(self._draw_entities(PLACES // 2))]
+        places = torch.from_numpy(np.concatenate([inhabited, asked[: PLACES // 2]]))
+        C, apart = (model.costs(x, places, self._cost) for x in (entities, places))
+        linear = model.network.linear.numpy()
+        K, sets = self.n_clusters, []
+        for _ in range(max(2, EXCHANGES // K)):
+            # Often it is best that centres coincide, and exchanging one does not lead there.
+            distinct = self._rng.integers(0, len(places), self._rng.integers(1, K + 1))
+            start = torch.from_numpy(distinct[self._rng.integers(0, len(distinct), K)])
+            sets.append(exchange(C, apart, linear, start))
+        return [places[chosen].numpy() for chosen, _ in sorted(sets, key=lambda s: s[1])[:2]]
 
     def _move_to(self, Y: FloatArray) -> None:
         super()._move_to(Y)
@@ -655,10 +689,13 @@ class ADENClustering(StagedLearner):
         else:
             judges, pool = self._plain_lesson(groups[held]), groups[~held]
             self._fit_form(network, pool)
-            network = self._improved(network, pool, judges, surely=self._began_trained)
-            if self._began_trained and self._stage == 0:
+            # What many answers elsewhere have taught, few here do not improve.
+            few = self._began_trained and int(judges.valid.sum()) < FEWEST_HELD
+            if not few:
+                network = self._improved(network, pool, judges, surely=self._began_trained)
+            if self._began_trained:
                 network = self._unless_fresh_is_better(network, pool, judges)
-            if self.n_clusters > 1 and held.sum() >= 4 and not network.attentive:
+            if self.n_clusters > 1 and held.sum() >= 4 and not (few or network.attentive):
                 wider = copy.deepcopy(network)
                 wider.train_attention_only()
                 network = self._improved(network, pool, judges, surely=True, candidate=wider)

@@ -13,6 +13,9 @@ from volition.costs import Cost
 from volition.learners.aden.network import LEAST, ADENetwork
 from volition.learners.aden.units import Units
 
+#: quantile of distances between places that were asked about, within which others are as known
+USUAL = 0.9
+
 
 @dataclass
 class CostTransition(Transition):
@@ -70,7 +73,7 @@ class NetworkAutonomy(Autonomy):
         self.numbers_per_pair = network.size.ff_dim
 
     def transition(self, chunk: Chunk, Y: Tensor, cost: Cost) -> Transition:
-        units, network = self.units, self.network.to(Y.device, Y.dtype)
+        units, network = self.units, self._network(Y)
         x, y = units.points(chunk.X + chunk.origin)[None], units.points(Y + chunk.origin)[None]
         D = chunk.D[None] / units.cost
         if network.head == "costs":
@@ -79,7 +82,7 @@ class NetworkAutonomy(Autonomy):
         apart = cost.pairwise(Y + chunk.origin, Y + chunk.origin)[None] / units.cost
         served = network.head == "served"
         if served:
-            D, apart = network.log_served(x, y, D).exp(), network.log_served(y, y, apart).exp()
+            D, apart = self._served(x, y, D), self._served(y, y, apart)
             C = (network.mean * D[0] - LEAST).clamp(min=0.0) * (network.unit * units.cost)
             if len(Y) == 1:
                 return CostTransition(C)
@@ -90,8 +93,57 @@ class NetworkAutonomy(Autonomy):
             return choices
         return ServedTransition(choices, C)
 
+    def _network(self, Y: Tensor) -> ADENetwork:
+        return self.network.to(Y.device, Y.dtype)
+
+    def _served(self, x: Tensor, y: Tensor, D: Tensor) -> Tensor:
+        """Return what being served at y costs, in the network's unit."""
+        return self.network.log_served(x, y, D).exp()
+
     def scaled(self, t: float) -> NetworkAutonomy:
         return NetworkAutonomy(self.network, self.units, self.share * t)
 
     def __repr__(self) -> str:
         return f"NetworkAutonomy(head={self.network.head!r})"
+
+
+class CautiousAutonomy(NetworkAutonomy):
+    """The same for a search: costs are the dearer, the further a centre is from any asked about.
+
+    A network is smooth but knows nothing of places that nobody was served from, and a search would
+    find those that it takes for cheap. Once centres are asked about there, they are known.
+
+    Parameters
+    ----------
+    network, units
+        As in `NetworkAutonomy`.
+    asked : tensor of shape (m, d)
+        Places of centres that were asked about, in the network's units.
+    """
+
+    def __init__(self, network: ADENetwork, units: Units, asked: Tensor, share: float = 1.0):
+        super().__init__(network, units, share)
+        self.asked = asked
+        others = torch.cdist(asked, asked).fill_diagonal_(torch.inf).amin(1)
+        others = others[others.isfinite()]
+        #: how far from the others most of them are
+        self.usual = max(float(others.quantile(USUAL)), 1e-6) if len(others) else torch.inf
+
+    def costs(self, x: Tensor, y: Tensor, cost: Cost) -> Tensor:
+        """Return what being served at places y costs those at x, in the network's unit."""
+        with torch.no_grad():
+            D = cost.pairwise(x, y)[None] / self.units.cost
+            self._network(y)
+            return self._served(self.units.points(x)[None], self.units.points(y)[None], D)[0]
+
+    def _network(self, Y: Tensor) -> ADENetwork:
+        network = super()._network(Y)
+        network.service.float()  # a search needs no more, and takes half as long
+        return network
+
+    def _served(self, x: Tensor, y: Tensor, D: Tensor) -> Tensor:
+        far = torch.cdist(y[0], self.asked.to(y)).amin(1) / self.usual
+        return super()._served(x, y, D) * (1 + (far - 1).clamp(min=0.0).square())
+
+    def scaled(self, t: float) -> CautiousAutonomy:
+        return CautiousAutonomy(self.network, self.units, self.asked, self.share * t)

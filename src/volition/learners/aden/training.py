@@ -25,8 +25,19 @@ FLAT = 1e-7
 CLIP = 60.0
 #: steps between looks at the held-out answers, and looks without a gain after which training ends
 LOOK, PATIENCE = 25, 3
-#: steps by which costs of being served are learned, at most, and how tailed their scatter is
-SERVICE_STEPS, TAILS = 1000, 4.0
+#: steps by which costs of being served are learned, for each group of answers and at most; groups
+#: per step; factor on the learning rate: a function of two places bears more than attention
+STEPS_PER_GROUP, SERVICE_STEPS, SERVICE_GROUPS, SERVICE_RATE = 100, 4000, 16, 3.0
+#: numbers of the form that are fitted, more and more: the chance to stay and its slope by cost are
+#: 0 and 1, the pull of other centres by their cost from the prescribed one 2, by their cost to the
+#: entity 3, and how costs follow the known ones 4 to 6
+CHAINS = (
+    ((0,), (0, 2), (0, 2, 3), (0, 1, 2, 3), (0, 1, 2, 3, 4, 5, 6)),
+    ((0, 4, 5, 6), (0, 2, 4, 5, 6), (0, 2, 3, 4, 5, 6)),
+    ((0, 3), (0, 3, 4, 5, 6)),
+)
+#: how tailed the scatter of costs is
+TAILS = 4.0
 #: least scatter of costs, as a share
 LEAST_SCATTER = 0.01
 
@@ -202,7 +213,12 @@ def train_while_better(
     """
     network, told = trainer.network, judges.valid
     served = network.head == "served"
-    most, look = (SERVICE_STEPS, 2 * LOOK) if served else (20 * LOOK, LOOK)
+    most, rate = 20 * LOOK, 1.0
+    if served:
+        n_groups = SERVICE_GROUPS
+        most = min(SERVICE_STEPS, max(most, STEPS_PER_GROUP * len(pool)))
+        rate = 1.0 if network.attentive else SERVICE_RATE
+    look = most // 20
     if not served:
         told = told & judges.matches.any(2)
 
@@ -213,7 +229,7 @@ def train_while_better(
     for step in range(most):
         pick = pool[rng.integers(0, len(pool), min(n_groups, len(pool)))]
         late = 0.5 * (1 + math.cos(math.pi * step / most)) if served else 1 / 3
-        factor = min(1.0, (step + 1) / look) * late
+        factor = min(1.0, (step + 1) / look) * late * rate
         loss = trainer.step(lesson_of(pick), factor, int(rng.integers(2**31)))
         if (step + 1) % look:
             continue
@@ -230,9 +246,8 @@ def train_while_better(
 def fit_form(network: ADENetwork, lesson: Lesson) -> None:
     """Fit the numbers of a network of service: how costs follow the known ones, and choices costs.
 
-    By maximum likelihood, with the function of places as it is. As few of them change as Akaike's
-    criterion allows: the chance to stay, all that choices follow, or also the form of the costs.
-    The lesson is in double precision.
+    By maximum likelihood, with the function of places as it is. As few of them change as the
+    Bayesian information criterion allows. The lesson is in double precision.
     """
     n = max(2, int(lesson.valid.sum()))
     double = copy.deepcopy(network).double().requires_grad_(False)
@@ -263,11 +278,12 @@ def fit_form(network: ADENetwork, lesson: Lesson) -> None:
         return (_surprise_nearby(served, log_p, scatter, double.unit, lesson).sum() + trace) / n
 
     fits = [(2 * n * float(loss(start)), start)]
-    stays, chooses, anything = (torch.arange(7, device=start.device) < free for free in (1, 4, 7))
-    for chain in ((stays, chooses, anything), (stays | ~chooses, anything)):
+    numbers = torch.arange(7, device=start.device)
+    for chain in CHAINS:
         theta = start
         for free in chain:
-            fits.append(_descended(loss, theta, free, n))
+            mask = torch.isin(numbers, torch.tensor(free, device=start.device))
+            fits.append(_descended(loss, theta, start, mask, n))
             theta = fits[-1][1]
     _, theta = min(fits, key=lambda fit: fit[0])
     with torch.no_grad():
@@ -276,26 +292,26 @@ def fit_form(network: ADENetwork, lesson: Lesson) -> None:
 
 
 def _descended(
-    loss: Callable[[Tensor], Tensor], start: Tensor, mask: Tensor, n: int
+    loss: Callable[[Tensor], Tensor], first: Tensor, fixed: Tensor, mask: Tensor, n: int
 ) -> tuple[float, Tensor]:
-    """Return Akaike's criterion where the masked numbers are best, and all numbers."""
-    theta = start.clone().requires_grad_()
+    """Return the criterion where the masked numbers are best, the others fixed; and all numbers."""
+    theta = torch.where(mask, first, fixed).requires_grad_()
     optimizer = torch.optim.LBFGS(
         [theta], max_iter=100, tolerance_grad=1e-6, line_search_fn="strong_wolfe"
     )
 
     def closure() -> Tensor:
         optimizer.zero_grad()
-        value = loss(torch.where(mask, theta, start))
+        value = loss(torch.where(mask, theta, fixed))
         value.backward()  # type: ignore[no-untyped-call]
         return value
 
     optimizer.step(closure)  # type: ignore[no-untyped-call]
-    found = torch.where(mask, theta, start).detach()
+    found = torch.where(mask, theta, fixed).detach()
     value = float(loss(found))
     if not math.isfinite(value):
-        return math.inf, start
-    return 2 * n * value + 2 * int(mask.sum()), found
+        return math.inf, fixed
+    return 2 * n * value + math.log(n) * int(mask.sum()), found
 
 
 def calibrate(
