@@ -916,7 +916,7 @@ def test_started_from_another_network(X, people, tmp_path, head):
 def run(X, path, recipe, head, resume=False, stop=None):
     truth = DistanceAutonomy(0.3, temperature=0.01)
     people = SimulatedPopulation(X, truth, reveal="cost", random_state=1)
-    most = 3000 if head == "served" else 6000
+    most = 1500 if head == "served" else 6000
     model = ADENClustering(K, preset=recipe, head=head, n_interactions=most, random_state=4)
     return model.fit(
         X, population=people, checkpoint=path, checkpoint_every=0, resume=resume,
@@ -926,7 +926,7 @@ def run(X, path, recipe, head, resume=False, stop=None):
 
 @pytest.mark.parametrize(
     ("head", "stops"),
-    [("auto", (200, 1500, 3000)), ("costs", (700, 3300)), ("served", (900, 2100))],
+    [("auto", (200, 1500, 3000)), ("costs", (700, 3300)), ("served", (300, 600))],
 )
 def test_stopped_and_resumed_equals_uninterrupted(X, tmp_path, head, stops):
     recipe = Recipe(**{**vars(QUICK), "dropout": 0.1})
