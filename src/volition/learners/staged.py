@@ -209,7 +209,7 @@ class StagedLearner(Learner):
             tol=1e-4, random_state=seed, predict=False,
         )  # fmt: skip
         starts = [Y, annealed.centers]
-        if self._stage and Y is not self.cluster_centers_:
+        if self._stage:
             starts.append(self.cluster_centers_)
         return self._polished(starts)
 

@@ -602,7 +602,10 @@ class ADENClustering(StagedLearner):
         return CautiousAutonomy(plain, self._units, self._units.points(torch.from_numpy(asked)))
 
     def _exchanged(self, model: CautiousAutonomy, asked: FloatArray) -> list[FloatArray]:
-        """Return centres to start from: the best places of some, found by exchanging them."""
+        """Return centres to start from: the best places of some, found by exchanging them.
+
+        Attention, where a network pays any, is left to the polishing that follows.
+        """
         entities = torch.from_numpy(self._X[self._draw_entities(EXCHANGED_BY)])
         # Centres may be best where no entities are.
         inhabited = self._X[np.unique(self._draw_entities(PLACES // 2))]
