@@ -42,6 +42,7 @@ from volition.learners.aden.replay import Batch, Replay
 from volition.learners.aden.swapping import exchange
 from volition.learners.aden.training import (
     Trainer,
+    adjust_places,
     calibrate,
     fit_form,
     fit_logits,
@@ -507,6 +508,69 @@ def test_scatter_that_was_none_can_grow(X):
     noise = torch.randn(lesson.target.shape, generator=torch.Generator().manual_seed(0))
     fit_form(network, lesson._replace(target=lesson.target * torch.exp(0.3 * noise)))
     assert network.form[2].item() == pytest.approx(math.log(0.3), abs=0.3)
+
+
+def test_slopes_that_are_not_there_go(X):
+    """Steps of training leave a little of every slope behind; those that say nothing vanish."""
+    lesson, _ = answers(X, LogitAutonomy(1.0, 0.0, -8.0, 0.0), 100)
+    network = ADENetwork(2, SMALL, "served")
+    with torch.no_grad():
+        network.linear.copy_(torch.tensor([0.5, 0.1, -6.0, 0.05]))
+    fit_form(network, lesson)
+    stay, own, pair, entity = network.linear.tolist()
+    assert (own, entity) == (0.0, 0.0)
+    assert stay == pytest.approx(1.0, abs=0.2)
+    assert pair == pytest.approx(-8.0, abs=1.5)
+
+
+def test_few_answers_correct_the_places_of_a_given_network(X):
+    """The truth is the given network with other weights of its last layer; 100 answers tell."""
+    given_one = shaken("served").requires_grad_(False)
+    given_one.attentive.fill_(False)
+    given_one.linear.copy_(torch.tensor([1.0, 0.0, -2.0, 0.0]))
+    given_one.form.copy_(torch.tensor([1.0, 0.0, -3.0]))
+    truth = copy.deepcopy(given_one)
+    generator = torch.Generator().manual_seed(1)
+    noise = torch.randn(truth.service.last.weight.shape, generator=generator)
+    truth.service.last.weight += 0.03 * noise
+    lesson, _ = answers(X, LogitAutonomy(1.0, 0.0, -2.0, 0.0), 12, width=8)
+    told = torch.distributions.Bernoulli(torch.tensor(0.7)).expand(lesson.prescribed.shape)
+    torch.manual_seed(0)
+    other = torch.randint(lesson.Y.shape[1], lesson.prescribed.shape)
+    realised = torch.where(told.sample() > 0, lesson.prescribed, other)
+
+    def served(network):
+        return network.log_served(lesson.X, lesson.Y, lesson.D)
+
+    cost = served(truth).exp().gather(2, realised[..., None])[..., 0] - LEAST
+    network = copy.deepcopy(given_one)
+    adjust_places(network, given_one.service.last.weight[0], lesson._replace(target=cost))
+    before, after = ((served(one) - served(truth)).square().mean() for one in (given_one, network))
+    assert after < 0.25 * before
+    # Without answers nothing is known better.
+    none = lesson._replace(target=cost, valid=torch.zeros_like(lesson.valid))
+    same = copy.deepcopy(given_one)
+    adjust_places(same, given_one.service.last.weight[0], none)
+    torch.testing.assert_close(same.service.last.weight, given_one.service.last.weight)
+
+
+def test_compiled_steps_are_the_same_steps(X, monkeypatch):
+    """Without a C++ compiler: what is compiled is traced, and run as it is."""
+    plain = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda fn: plain(fn, backend="eager"))
+    lesson, _ = answers(X, DistanceAutonomy(0.4, temperature=0.05), 8)
+    lesson = type(lesson)(*(z.float() if z.is_floating_point() else z for z in lesson))
+    found = [
+        Trainer(ADENetwork(2, SMALL, "costs", seed=1), 3e-3, 1e-4, compiled=compiled)
+        for compiled in (False, True)
+    ]
+    steps = [[trainer.step(lesson) for _ in range(3)] for trainer in found]
+    np.testing.assert_allclose(*steps, rtol=1e-5)
+    recipe = Recipe(**{**vars(QUICK), "compile": True, "head": "costs"})
+    model = ADENClustering(K, preset=recipe, random_state=0).start(X)
+    assert model._trainer._losses is not losses
+    choices = ADENClustering(K, preset=Recipe(compile=True, head="choices"), random_state=0)
+    assert choices.start(X)._trainer._losses is losses
 
 
 # -- remembering answers --------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from volition.learners.aden.swapping import exchange
 from volition.learners.aden.training import (
     LogitFit,
     Trainer,
+    adjust_places,
     calibrate,
     fit_form,
     fit_logits,
@@ -216,6 +217,10 @@ class ADENClustering(StagedLearner):
         if given is not None and head not in ("auto", given.head):
             raise ValueError(f"head={head!r}, but the network is one of {given.head}.")
         self._began_trained = given is not None
+        #: weights of places as they were given, to which few answers add
+        self._given_places = torch.zeros(0)
+        if given is not None and given.head == "served":
+            self._given_places = given.service.last.weight[0].detach().double().clone()
         if given is not None and given.head == "served" and given.units is not None:
             # What being served costs depends on where one is: the places are to be the same.
             origin, length, _ = given.units
@@ -282,7 +287,9 @@ class ADENClustering(StagedLearner):
     def _new_trainer(self, network: ADENetwork) -> Trainer:
         recipe = self._recipe
         network = network.to(self._device).eval()
-        return Trainer(network, recipe.learning_rate, recipe.weight_decay, recipe.clip)
+        # The other heads' networks are trained afresh at each stage, for too short a time.
+        compiled = recipe.compile and network.head == "costs"
+        return Trainer(network, recipe.learning_rate, recipe.weight_decay, recipe.clip, compiled)
 
     @property
     def network_(self) -> ADENetwork | None:
@@ -694,15 +701,19 @@ class ADENClustering(StagedLearner):
             self._fit_form(network, pool)
             # What many answers elsewhere have taught, few here do not improve.
             few = self._began_trained and int(judges.valid.sum()) < FEWEST_HELD
-            if not few:
+            if few:
+                adjust_places(network, self._given_places, self._some_lesson(pool))
+            else:
                 network = self._improved(network, pool, judges, surely=self._began_trained)
             if self._began_trained:
-                network = self._unless_fresh_is_better(network, pool, judges)
+                network = self._unless_fresh_is_better(network, pool, judges, few)
             if self.n_clusters > 1 and held.sum() >= 4 and not (few or network.attentive):
                 wider = copy.deepcopy(network)
                 wider.train_attention_only()
                 network = self._improved(network, pool, judges, surely=True, candidate=wider)
             self._fit_form(network, groups)
+            if few and self._began_trained:
+                adjust_places(network, self._given_places, self._some_lesson(groups))
         network.requires_grad_(True)
         calibrate(network, self._plain_lesson, groups, self._recipe.n_layouts)
         self._trainer = self._new_trainer(network)
@@ -715,8 +726,12 @@ class ADENClustering(StagedLearner):
             told = batch.target[batch.valid & (batch.target > 0)]
             if len(told):
                 network.unit.fill_(float(np.median(told)) / self._units.cost)
+        fit_form(network, self._some_lesson(groups))
+
+    def _some_lesson(self, groups: IntArray) -> Any:
+        """Return enough answers for a few numbers, in double precision."""
         most = max(1, FORM_BY // (self._recipe.n_samples * self.n_clusters))
-        fit_form(network, self._lesson(groups[:: -(-len(groups) // most)], torch.float64))
+        return self._lesson(groups[:: -(-len(groups) // most)], torch.float64)
 
     def _improved(
         self, network: ADENetwork, pool: IntArray, judges: Any, surely: bool,
@@ -731,14 +746,18 @@ class ADENClustering(StagedLearner):
         return candidate if better else network
 
     def _unless_fresh_is_better(
-        self, network: ADENetwork, pool: IntArray, judges: Any
+        self, network: ADENetwork, pool: IntArray, judges: Any, few: bool
     ) -> ADENetwork:
-        """Return a new network if what the given one knows of the places does not hold here."""
+        """Return a new network if what the given one knows of the places does not hold here.
+
+        From few answers a new one would learn nothing of places: its numbers are enough.
+        """
         seed = int(self._rng.integers(2**31))
         fresh = ADENetwork(network.n_features, network.size, "served", seed).to(self._device)
         fresh.units = self._units
         self._fit_form(fresh, pool)
-        fresh = self._improved(fresh, pool, judges, surely=False)
+        if not few:
+            fresh = self._improved(fresh, pool, judges, surely=False)
         new, old = (judged(one, judges)[judges.valid] for one in (fresh, network))
         if not _clearly_better(new, old):
             return network
@@ -896,6 +915,7 @@ class ADENClustering(StagedLearner):
             "replicas": self._replicas,
             "shown": self._shown,
             "verdict": self._verdict,
+            "given_places": self._given_places.numpy(),
         }
         if self._logits is not None:
             arrays["linear"] = self._logits.linear
@@ -926,6 +946,7 @@ class ADENClustering(StagedLearner):
         self._units = Units(arrays["origin"], *numbers["units"])
         for name in ("replicas", "shown", "verdict"):
             setattr(self, f"_{name}", arrays[name])
+        self._given_places = torch.from_numpy(arrays["given_places"])
         if "means" in arrays:
             self._means = arrays["means"]
         groups: dict[str, dict[str, np.ndarray]] = {"trainer": {}, "replay": {}, "model": {}}

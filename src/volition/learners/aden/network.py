@@ -123,13 +123,17 @@ class ServiceTerm(nn.Module):
         self.last = nn.Linear(width, 1)
 
     def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        result: Tensor = self.last(self.features(a, b))[..., 0]
+        return result
+
+    def features(self, a: Tensor, b: Tensor) -> Tensor:
+        """Return what the last layer weighs, (..., n, m, width)."""
         a, b = a.to(self.last.weight.dtype), b.to(self.last.weight.dtype)
         # SiLU takes half the time of GELU, and learns as well.
         z = F.silu(self.first(a)[..., :, None, :] + self.second(b)[..., None, :, :])
         for layer in self.middle:
             z = F.silu(layer(z))
-        result: Tensor = self.last(z)[..., 0]
-        return result
+        return z
 
     def initialise(self, generator: torch.Generator) -> None:
         """Begin with bends all over the map: Xavier's weights would all but be linear there."""
@@ -249,10 +253,12 @@ class ADENetwork(nn.Module):
     def log_served(self, X: Tensor, Y: Tensor, D0: Tensor) -> Tensor:
         """Return the logarithm of what being served costs, in its unit and plus ``LEAST``."""
         power, factor, _ = self.form
+        return power * torch.log(D0 + LEAST) + factor + self.service(*self.known_places(X, Y))
+
+    def known_places(self, *places: Tensor) -> list[Tensor]:
+        """Return the same places, or, of those beyond what it knows, the nearest known."""
         low, high = self.ends
-        # Beyond the places that it knows, the nearest of them stands in.
-        places = self.service(X.clamp(low, high), Y.clamp(low, high))
-        return power * torch.log(D0 + LEAST) + factor + places
+        return [z.clamp(low, high) for z in places]
 
     def train_attention_only(self) -> None:
         """Let choices take attention, and train nothing else: what is gained is attention's."""

@@ -62,6 +62,9 @@ class Recipe:
         Whether the network sees data centred and divided by their spread.
     head : {"auto", "choices", "served", "costs"}
         What the network estimates; see `ADENClustering`.
+    compile : bool
+        Whether steps of a network of expected costs are compiled (`torch.compile`; on CPUs that
+        needs a C++ compiler). It takes a minute and pays in long runs with many centres.
 
     Examples
     --------
@@ -96,6 +99,7 @@ class Recipe:
     tau: float = 1.8
     standardize: bool = True
     head: str = "auto"
+    compile: bool = False
 
     def __post_init__(self) -> None:
         self.size()

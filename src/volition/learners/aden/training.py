@@ -28,18 +28,16 @@ LOOK, PATIENCE = 25, 3
 #: steps by which costs of being served are learned, for each group of answers and at most; groups
 #: per step; factor on the learning rate: a function of two places bears more than attention
 STEPS_PER_GROUP, SERVICE_STEPS, SERVICE_GROUPS, SERVICE_RATE = 100, 4000, 16, 3.0
-#: numbers of the form that are fitted, more and more: the chance to stay and its slope by cost are
-#: 0 and 1, the pull of other centres by their cost from the prescribed one 2, by their cost to the
-#: entity 3, and how costs follow the known ones 4 to 6
-CHAINS = (
-    ((0,), (0, 2), (0, 2, 3), (0, 1, 2, 3), (0, 1, 2, 3, 4, 5, 6)),
-    ((0, 4, 5, 6), (0, 2, 4, 5, 6), (0, 2, 3, 4, 5, 6)),
-    ((0, 3), (0, 3, 4, 5, 6)),
-)
+#: numbers of the form: the chance to stay is 0, its slope by cost 1, the pull of other centres by
+#: their cost from the prescribed one 2, by their cost to the entity 3; how costs follow the known
+#: ones 4 to 6. Slopes that may be there, the others being zero
+SLOPES = ((), (2,), (3,), (2, 3), (1, 2, 3))
 #: how tailed the scatter of costs is
 TAILS = 4.0
 #: least scatter of costs, as a share
 LEAST_SCATTER = 0.01
+#: how far off the costs of a network that was trained elsewhere are thought to be, as a share
+DOUBT = 0.05
 
 
 class Lesson(NamedTuple):
@@ -138,8 +136,10 @@ class Trainer:
         learning_rate: float,
         weight_decay: float,
         clip: float | None = 1.0,
+        compiled: bool = False,
     ) -> None:
         self.network, self.rate, self.clip = network, learning_rate, clip
+        self._losses = torch.compile(losses) if compiled else losses
         self.optimizer = torch.optim.AdamW(
             network.parameters(), lr=learning_rate, weight_decay=weight_decay
         )
@@ -158,7 +158,7 @@ class Trainer:
                 torch.manual_seed(seed)
             self.optimizer.zero_grad()
             with torch.autocast(lesson.X.device.type, torch.bfloat16, enabled=half):
-                total = losses(self.network, lesson).sum()
+                total = self._losses(self.network, lesson).sum()
             loss = total / lesson.valid.sum().clamp(min=1)
             loss.backward()  # type: ignore[no-untyped-call]
             if self.clip is not None:
@@ -246,25 +246,88 @@ def train_while_better(
 def fit_form(network: ADENetwork, lesson: Lesson) -> None:
     """Fit the numbers of a network of service: how costs follow the known ones, and choices costs.
 
-    By maximum likelihood, with the function of places as it is. As few of them change as the
-    Bayesian information criterion allows. The lesson is in double precision.
+    By maximum likelihood, with the function of places as it is. There are as few slopes, and as
+    little changes of how costs follow the known ones, as the Bayesian information criterion allows.
+    The lesson is in double precision.
     """
     n = max(2, int(lesson.valid.sum()))
+    surprise, start = _by_numbers(network, lesson)
+    with torch.no_grad():
+        double = copy.deepcopy(network).double().requires_grad_(False)
+        places = double.service(*double.known_places(lesson.X, lesson.Y))
+        between = double.service(*double.known_places(lesson.Y, lesson.Y))
+
+    def loss(theta: Tensor) -> Tensor:
+        return (surprise(theta, places, between) + 1e-6 * theta.square().sum()) / n
+
+    # As they are they cost nothing; any other slopes, and any other form of costs, do.
+    fits = [(2 * n * float(loss(start)), start)]
+    number = torch.arange(7, device=start.device)
+    for form in ((), (4, 5, 6)):
+        theta = start
+        for slopes in SLOPES:
+            free = torch.isin(number, torch.tensor((0, *slopes, *form), device=start.device))
+            fixed = torch.where((number > 3) | free, start, 0.0)
+            fits.append(_descended(loss, theta, fixed, free, n))
+            theta = fits[-1][1]
+    _keep_numbers(network, min(fits, key=lambda fit: fit[0])[1])
+
+
+def adjust_places(network: ADENetwork, given: Tensor, lesson: Lesson) -> None:
+    """Adapt the function of places to few answers, and the numbers with it.
+
+    The last layer alone moves. A priori costs by the weights that were given are right to within
+    ``DOUBT``; the most likely ones are taken. The lesson is in double precision.
+    """
+    n = max(2, int(lesson.valid.sum()))
+    surprise, start = _by_numbers(network, lesson)
+    with torch.no_grad():
+        double = copy.deepcopy(network).double().requires_grad_(False)
+        Z, between = (
+            double.service.features(*double.known_places(one, lesson.Y))
+            for one in (lesson.X, lesson.Y)
+        )
+        now, bias = double.service.last.weight[0], double.service.last.bias
+        given = given.to(now)
+        about = Z[lesson.valid].flatten(0, 1)
+        unit = DOUBT / float((about - about.mean(0)).square().sum(1).mean().sqrt())
+    # Slopes that are not there stay away.
+    mask = torch.cat([start != 0, torch.ones_like(given, dtype=torch.bool)])
+    mask[0] = mask[6] = True
+
+    def loss(numbers: Tensor) -> Tensor:
+        theta, moved = numbers[:7], numbers[7:]
+        weights = given + unit * moved
+        told = surprise(theta, Z @ weights + bias, between @ weights + bias)
+        return (told + 0.5 * moved.square().sum() + 1e-6 * theta.square().sum()) / n
+
+    first = torch.cat([start, (now - given) / unit])
+    value, found = _descended(loss, first, first, mask, n)
+    if math.isfinite(value):
+        _keep_numbers(network, found[:7])
+        with torch.no_grad():
+            network.service.last.weight.copy_((given + unit * found[7:])[None])
+
+
+def _by_numbers(
+    network: ADENetwork, lesson: Lesson
+) -> tuple[Callable[[Tensor, Tensor, Tensor], Tensor], Tensor]:
+    """Return the surprise of all answers as a function of the seven numbers, and these.
+
+    The function takes what places add to the logarithms of costs as well: of centres to entities,
+    and to centres.
+    """
     double = copy.deepcopy(network).double().requires_grad_(False)
     start = torch.cat([double.linear, double.form])
     # At its floor the scatter has no slope to leave it by.
     start[6] = start[6].clamp(min=math.log(LEAST_SCATTER) + 0.1)
-    with torch.no_grad():
-        double.form.copy_(torch.tensor([0.0, 0.0, 0.0]))
-        double.linear.zero_()
-        places = double.log_served(lesson.X, lesson.Y, lesson.D)
-        between = double.log_served(lesson.Y, lesson.Y, lesson.apart)
-        extras = double.choices(
-            lesson.X, lesson.Y, torch.zeros_like(lesson.D), torch.zeros_like(lesson.apart)
-        )
+    double.linear.zero_()
+    extras = double.choices(
+        lesson.X, lesson.Y, torch.zeros_like(lesson.D), torch.zeros_like(lesson.apart)
+    )
     known, apart = torch.log(lesson.D + LEAST), torch.log(lesson.apart + LEAST)
 
-    def loss(theta: Tensor) -> Tensor:
+    def surprise(theta: Tensor, places: Tensor, between: Tensor) -> Tensor:
         stay, own, pair, entity, power, factor, scatter = theta
         served = power * known + factor + places
         C = served.exp()
@@ -274,18 +337,12 @@ def fit_form(network: ADENetwork, lesson: Lesson) -> None:
             entity * C + extras[2],
             lesson.prescribed,
         )
-        trace = 1e-6 * theta.square().sum()
-        return (_surprise_nearby(served, log_p, scatter, double.unit, lesson).sum() + trace) / n
+        return _surprise_nearby(served, log_p, scatter, double.unit, lesson).sum()
 
-    fits = [(2 * n * float(loss(start)), start)]
-    numbers = torch.arange(7, device=start.device)
-    for chain in CHAINS:
-        theta = start
-        for free in chain:
-            mask = torch.isin(numbers, torch.tensor(free, device=start.device))
-            fits.append(_descended(loss, theta, start, mask, n))
-            theta = fits[-1][1]
-    _, theta = min(fits, key=lambda fit: fit[0])
+    return surprise, start
+
+
+def _keep_numbers(network: ADENetwork, theta: Tensor) -> None:
     with torch.no_grad():
         network.linear.copy_(theta[:4])
         network.form.copy_(theta[4:])
