@@ -18,6 +18,7 @@ import volition
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = ROOT.parent / "shared"
+RESULTS = ROOT / "benchmarks" / "results"
 THREADS = int(os.environ.get("BENCH_THREADS", "2"))
 
 torch.set_num_threads(THREADS)
@@ -44,15 +45,14 @@ def report(name: str, rows: list[dict[str, Any]], facts: dict[str, Any]) -> None
     console.print(table)
     for key, value in facts.items():
         console.print(f"{key}: {_show(value)}")
-    folder = ROOT / "benchmarks" / "results"
-    folder.mkdir(exist_ok=True)
+    RESULTS.mkdir(exist_ok=True)
     machine = {
         "volition": volition.__version__,
         "torch": torch.__version__,
         "python": platform.python_version(),
         "threads": THREADS,
     }
-    path = folder / f"{name}.json"
+    path = RESULTS / f"{name}.json"
     path.write_text(json.dumps({"machine": machine, "facts": facts, "rows": rows}, indent=1) + "\n")
     console.print(f"Written to {path.relative_to(ROOT)}")
 
