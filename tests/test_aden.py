@@ -513,9 +513,12 @@ def test_scatter_that_was_none_can_grow(X):
 def test_slopes_that_are_not_there_go(X):
     """Steps of training leave a little of every slope behind; those that say nothing vanish."""
     lesson, _ = answers(X, LogitAutonomy(1.0, 0.0, -8.0, 0.0), 100)
+    noise = torch.randn(lesson.target.shape, generator=torch.Generator().manual_seed(0))
+    lesson = lesson._replace(target=lesson.target * torch.exp(0.1 * noise))
     network = ADENetwork(2, SMALL, "served")
-    with torch.no_grad():
-        network.linear.copy_(torch.tensor([0.5, 0.1, -6.0, 0.05]))
+    fit_form(network, lesson)
+    with torch.no_grad():  # all else is as good as it gets
+        network.linear[1], network.linear[3] = 0.02, 0.05
     fit_form(network, lesson)
     stay, own, pair, entity = network.linear.tolist()
     assert (own, entity) == (0.0, 0.0)
@@ -543,15 +546,22 @@ def test_few_answers_correct_the_places_of_a_given_network(X):
         return network.log_served(lesson.X, lesson.Y, lesson.D)
 
     cost = served(truth).exp().gather(2, realised[..., None])[..., 0] - LEAST
-    network = copy.deepcopy(given_one)
-    adjust_places(network, given_one.service.last.weight[0], lesson._replace(target=cost))
+    noise = torch.randn(cost.shape, generator=generator)
+    lesson = lesson._replace(target=cost * torch.exp(0.2 * noise))
+    network, others = copy.deepcopy(given_one), copy.deepcopy(given_one)
+    adjust_places(network, given_one.service.last.weight[0], lesson)
     before, after = ((served(one) - served(truth)).square().mean() for one in (given_one, network))
     assert after < 0.25 * before
+    # It stays near what was given, wherever it stands.
+    with torch.no_grad():
+        others.service.last.weight += 0.05 * noise.flatten()[: given_one.service.last.in_features]
+    adjust_places(others, given_one.service.last.weight[0], lesson)
+    torch.testing.assert_close(served(others), served(network), rtol=0, atol=0.02)
     # Without answers nothing is known better.
-    none = lesson._replace(target=cost, valid=torch.zeros_like(lesson.valid))
-    same = copy.deepcopy(given_one)
-    adjust_places(same, given_one.service.last.weight[0], none)
-    torch.testing.assert_close(same.service.last.weight, given_one.service.last.weight)
+    adjust_places(
+        network, given_one.service.last.weight[0], lesson._replace(valid=lesson.valid & False)
+    )
+    assert (served(network) - served(truth)).square().mean() == after
 
 
 def test_compiled_steps_are_the_same_steps(X, monkeypatch):
@@ -571,6 +581,15 @@ def test_compiled_steps_are_the_same_steps(X, monkeypatch):
     assert model._trainer._losses is not losses
     choices = ADENClustering(K, preset=Recipe(compile=True, head="choices"), random_state=0)
     assert choices.start(X)._trainer._losses is losses
+
+    def broken(fn):
+        raise RuntimeError("no compiler here\nand more")
+
+    monkeypatch.setattr(torch, "compile", broken)
+    with pytest.raises(ValueError, match=r"works: no compiler here\.$"):
+        ADENClustering(K, preset=recipe, random_state=0).start(X)
+    with pytest.raises(ValueError, match="compile must be True or False, got 1"):
+        Recipe(compile=1)
 
 
 # -- remembering answers --------------------------------------------------------------------------
@@ -716,14 +735,26 @@ def street_gap(X):
     return lambda model: 100 * (truth.distortion(model.cluster_centers_, model.labels_) / best - 1)
 
 
+class Watching(SimulatedPopulation):
+    """Remembers which centres it was shown."""
+
+    def respond(self, entities, prescribed, centers):
+        shown = np.unique(centers.reshape(-1, centers.shape[-1]), axis=0)
+        self.shown = [*getattr(self, "shown", []), shown]
+        return super().respond(entities, prescribed, centers)
+
+
 def test_costs_that_only_the_population_knows(X, tmp_path, street_gap):
     """It believes in squared distances; what it learned starts another problem there."""
-    people = SimulatedPopulation(X, DRIVERS, metric=streets, reveal="cost", random_state=1)
+    people = Watching(X, DRIVERS, metric=streets, reveal="cost", random_state=1)
     model = ADENClustering(K, preset=QUICK, n_interactions=4000, random_state=0)
     model.fit(X, population=people)
     assert model.head_ == "served"
     assert street_gap(model) < 2
     path = model.save_network(tmp_path / "n.safetensors")
+    # It remembers places of centres that it was asked about, and no others.
+    shown = model._units.points(torch.from_numpy(np.concatenate(people.shown))).float()
+    assert torch.cdist(load_network(path).asked.double(), shown.double()).amin(1).max() < 1e-6
     near = ADENClustering(3, network=path, random_state=0).start(X[::2] + 0.05)
     np.testing.assert_array_equal(near._units.origin, model._units.origin)
     far = ADENClustering(3, network=path, random_state=0).start(100 * X)
@@ -977,11 +1008,15 @@ def test_started_from_another_network(X, people, tmp_path, head):
     assert np.isfinite(other.cluster_centers_).all()
 
 
-def run(X, path, recipe, head, resume=False, stop=None):
+def run(X, path, recipe, head, resume=False, stop=None, network=None):
     truth = DistanceAutonomy(0.3, temperature=0.01)
     people = SimulatedPopulation(X, truth, reveal="cost", random_state=1)
     most = 1500 if head == "served" else 6000
-    model = ADENClustering(K, preset=recipe, head=head, n_interactions=most, random_state=4)
+    if network is not None:
+        most = 300
+    model = ADENClustering(
+        K, preset=recipe, head=head, network=network, n_interactions=most, random_state=4
+    )
     return model.fit(
         X, population=people, checkpoint=path, checkpoint_every=0, resume=resume,
         on_batch=lambda learner: stop is not None and learner.n_interactions_ >= stop,
@@ -990,16 +1025,27 @@ def run(X, path, recipe, head, resume=False, stop=None):
 
 @pytest.mark.parametrize(
     ("head", "stops"),
-    [("auto", (200, 1500, 3000)), ("costs", (700, 3300)), ("served", (300, 600))],
+    [
+        ("auto", (200, 1500, 3000)),
+        ("costs", (700, 3300)),
+        ("served", (300, 600)),
+        ("served, given", (64,)),
+    ],
 )
 def test_stopped_and_resumed_equals_uninterrupted(X, tmp_path, head, stops):
-    recipe = Recipe(**{**vars(QUICK), "dropout": 0.1})
-    whole = run(X, tmp_path / "whole.safetensors", recipe, head)
+    recipe, network = Recipe(**{**vars(QUICK), "dropout": 0.1}), None
+    if head == "served, given":
+        head, network = "served", shaken("served", recipe.size()).float()
+        network.attentive.fill_(False)
+        with torch.no_grad():
+            network.service.last.weight.mul_(0.01)
+    whole = run(X, tmp_path / "whole.safetensors", recipe, head, network=network)
+    assert whole._began_trained == (network is not None)
     path = tmp_path / "part.safetensors"
     for number, stop in enumerate(stops):
-        part = run(X, path, recipe, head, resume=number > 0, stop=stop)
+        part = run(X, path, recipe, head, resume=number > 0, stop=stop, network=network)
         assert part.n_interactions_ < whole.n_interactions_
-    resumed = run(X, path, recipe, head, resume=True)
+    resumed = run(X, path, recipe, head, resume=True, network=network)
     assert whole.n_interactions_ == resumed.n_interactions_
     np.testing.assert_array_equal(whole.cluster_centers_, resumed.cluster_centers_)
     np.testing.assert_array_equal(whole.labels_, resumed.labels_)

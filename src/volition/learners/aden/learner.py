@@ -19,7 +19,13 @@ import numpy as np
 import torch
 
 from volition.learners.aden.models import CautiousAutonomy, NetworkAutonomy
-from volition.learners.aden.network import HEADS, ADENetwork, load_network, save_network
+from volition.learners.aden.network import (
+    HEADS,
+    MOST_PLACES,
+    ADENetwork,
+    load_network,
+    save_network,
+)
 from volition.learners.aden.recipe import Recipe, resolve_recipe
 from volition.learners.aden.replay import Batch, Replay
 from volition.learners.aden.swapping import exchange
@@ -28,6 +34,7 @@ from volition.learners.aden.training import (
     Trainer,
     adjust_places,
     calibrate,
+    check_compiler,
     fit_form,
     fit_logits,
     judged,
@@ -71,8 +78,6 @@ FIRST_GIVEN, FEWEST_LAYOUTS = 128, 16
 FEWEST_HELD = 200
 #: answers times centres by which the form of costs is fitted, at most
 FORM_BY = 200_000
-#: places that were asked about by which a search is cautious, at most
-MOST_PLACES = 1000
 #: places among which a search begins, entities that judge them, and centres of random sets to
 #: begin with
 PLACES, EXCHANGED_BY, EXCHANGES = 300, 300, 40
@@ -182,6 +187,8 @@ class ADENClustering(StagedLearner):
         check_scalar(self.tol, "tol", 0)
         if self.n_interactions != "auto":
             check_integer(self.n_interactions, "n_interactions", 1, " or 'auto'")
+        if recipe.compile:
+            check_compiler()  # before anybody is asked
         head = recipe.head if self.head is None else self.head
         if head not in ("auto", *HEADS):
             raise ValueError(f"head must be 'auto' or one of {HEADS}, got {head!r}.")
@@ -220,7 +227,7 @@ class ADENClustering(StagedLearner):
         #: weights of places as they were given, to which few answers add
         self._given_places = torch.zeros(0)
         if given is not None and given.head == "served":
-            self._given_places = given.service.last.weight[0].detach().double().clone()
+            self._given_places = given.service.last.weight[0].detach().cpu().double().clone()
         if given is not None and given.head == "served" and given.units is not None:
             # What being served costs depends on where one is: the places are to be the same.
             origin, length, _ = given.units
@@ -593,22 +600,31 @@ class ADENClustering(StagedLearner):
         self.model_ = found
         return self._search_on_network(Y) if isinstance(found, NetworkAutonomy) else Y
 
-    def _asked_places(self) -> FloatArray:
-        """Return places of centres that were asked about, not too many."""
-        centers = self._replay.take(np.arange(self._replay.n_groups)).centers
-        places = np.unique(centers.reshape(-1, centers.shape[2]), axis=0)
-        some: FloatArray = places[self._rng.permutation(len(places))[:MOST_PLACES]]
-        return some
+    def _asked_places(self) -> torch.Tensor:
+        """Return places of centres that were asked about, not too many, in the network's units.
 
-    def _cautious(self, asked: FloatArray) -> CautiousAutonomy:
+        Those by which a given network was trained are among them, as it knows them too.
+        """
+        assert self._trainer is not None
+        network = self._trainer.network
+        centers = torch.from_numpy(self._replay.take(np.arange(self._replay.n_groups)).centers)
+        places = self._units.points(centers.flatten(0, 1)).float()
+        if network.asked.any():
+            places = torch.cat([places, network.asked.cpu()])
+        places = torch.unique(places, dim=0)
+        places = places[torch.from_numpy(self._rng.permutation(len(places))[:MOST_PLACES])]
+        network.asked = places[torch.arange(MOST_PLACES) % len(places)].to(self._device)
+        return places
+
+    def _cautious(self, asked: torch.Tensor) -> CautiousAutonomy:
         """Return what was learned for a search."""
         assert self._trainer is not None
         # Betas and tolerances go by known costs: the search is in their unit.
         plain = copy.deepcopy(self._trainer.network).cpu()
         plain.unit.fill_(1.0)
-        return CautiousAutonomy(plain, self._units, self._units.points(torch.from_numpy(asked)))
+        return CautiousAutonomy(plain, self._units, asked)
 
-    def _exchanged(self, model: CautiousAutonomy, asked: FloatArray) -> list[FloatArray]:
+    def _exchanged(self, model: CautiousAutonomy, asked: torch.Tensor) -> list[FloatArray]:
         """Return centres to start from: the best places of some, found by exchanging them.
 
         Attention, where a network pays any, is left to the polishing that follows.
@@ -616,7 +632,8 @@ class ADENClustering(StagedLearner):
         entities = torch.from_numpy(self._X[self._draw_entities(EXCHANGED_BY)])
         # Centres may be best where no entities are.
         inhabited = self._X[np.unique(self._draw_entities(PLACES // 2))]
-        places = torch.from_numpy(np.concatenate([inhabited, asked[: PLACES // 2]]))
+        others = self._units.back(asked[: PLACES // 2].double())
+        places = torch.cat([torch.from_numpy(inhabited), others])
         C, apart = (model.costs(x, places, self._cost) for x in (entities, places))
         linear = model.network.linear.numpy()
         K, sets = self.n_clusters, []
@@ -702,7 +719,7 @@ class ADENClustering(StagedLearner):
             # What many answers elsewhere have taught, few here do not improve.
             few = self._began_trained and int(judges.valid.sum()) < FEWEST_HELD
             if few:
-                adjust_places(network, self._given_places, self._some_lesson(pool))
+                adjust_places(network, self._given_places, self._lesson(pool, torch.float64))
             else:
                 network = self._improved(network, pool, judges, surely=self._began_trained)
             if self._began_trained:
@@ -713,7 +730,7 @@ class ADENClustering(StagedLearner):
                 network = self._improved(network, pool, judges, surely=True, candidate=wider)
             self._fit_form(network, groups)
             if few and self._began_trained:
-                adjust_places(network, self._given_places, self._some_lesson(groups))
+                adjust_places(network, self._given_places, self._lesson(groups, torch.float64))
         network.requires_grad_(True)
         calibrate(network, self._plain_lesson, groups, self._recipe.n_layouts)
         self._trainer = self._new_trainer(network)
@@ -726,12 +743,9 @@ class ADENClustering(StagedLearner):
             told = batch.target[batch.valid & (batch.target > 0)]
             if len(told):
                 network.unit.fill_(float(np.median(told)) / self._units.cost)
-        fit_form(network, self._some_lesson(groups))
-
-    def _some_lesson(self, groups: IntArray) -> Any:
-        """Return enough answers for a few numbers, in double precision."""
-        most = max(1, FORM_BY // (self._recipe.n_samples * self.n_clusters))
-        return self._lesson(groups[:: -(-len(groups) // most)], torch.float64)
+        answers = self.n_answers_ * len(groups) // max(1, self._replay.n_groups)
+        step = max(1, -(-answers * self.n_clusters // FORM_BY))
+        fit_form(network, self._lesson(groups[::step], torch.float64))
 
     def _improved(
         self, network: ADENetwork, pool: IntArray, judges: Any, surely: bool,
@@ -933,7 +947,9 @@ class ADENClustering(StagedLearner):
         return numbers, arrays
 
     def _accept(self, numbers: dict[str, Any]) -> None:
-        if numbers["recipe"] != vars(resolve_recipe(self.preset)):
+        # Whether steps are compiled is a matter of the machine.
+        saved, own = numbers["recipe"], vars(resolve_recipe(self.preset))
+        if {**saved, "compile": None} != {**own, "compile": None}:
             raise ValueError("The file was made with another preset or recipe.")
         if self.head in HEADS and numbers["head"] not in ("undecided", self.head):
             raise ValueError(f"The file holds head={numbers['head']!r}, not {self.head!r}.")
@@ -987,6 +1003,8 @@ def _share_negative(batch: Batch) -> float:
 
 def _clearly_better(losses: torch.Tensor, others: torch.Tensor) -> bool:
     """Whether answers, one by one, are likelier than with another network."""
+    if not others.isfinite().all():
+        return bool(losses.isfinite().all())
     gain = others - losses
     error = float(gain.std()) / math.sqrt(len(gain))
     return float(gain.mean()) > max(2.5 * error, 1e-4)

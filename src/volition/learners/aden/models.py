@@ -124,7 +124,8 @@ class CautiousAutonomy(NetworkAutonomy):
     def __init__(self, network: ADENetwork, units: Units, asked: Tensor, share: float = 1.0):
         super().__init__(network, units, share)
         self.asked = asked
-        others = torch.cdist(asked, asked).fill_diagonal_(torch.inf).amin(1)
+        exact = "donot_use_mm_for_euclid_dist"
+        others = torch.cdist(asked, asked, compute_mode=exact).fill_diagonal_(torch.inf).amin(1)
         others = others[others.isfinite()]
         #: how far from the others most of them are
         self.usual = max(float(others.quantile(USUAL)), 1e-6) if len(others) else torch.inf

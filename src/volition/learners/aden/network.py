@@ -32,6 +32,8 @@ HEADS = ("choices", "served", "costs")
 KIND = "volition-network"
 #: cost below which costs are as good as none, as a share of the usual ones
 LEAST = 1e-3
+#: places of centres that a network remembers, at most
+MOST_PLACES = 1000
 #: how much a function of places bends within the data's spread, before it is trained
 BENDS = 1.5
 
@@ -173,6 +175,7 @@ class ADENetwork(nn.Module):
     mean: Tensor
     attentive: Tensor
     ends: Tensor
+    asked: Tensor
 
     def __init__(
         self, n_features: int, size: NetworkSize, head: str = "choices", seed: int = 0
@@ -204,6 +207,8 @@ class ADENetwork(nn.Module):
             self.register_buffer("attentive", torch.zeros((), dtype=torch.bool))
             # Corners of the places that it has been trained on: at first the origin.
             self.register_buffer("ends", torch.zeros(2, n_features))
+            # Places of centres that were asked about, few of them several times over.
+            self.register_buffer("asked", torch.zeros(MOST_PLACES, n_features))
         self._initialise(seed)
 
     def _initialise(self, seed: int) -> None:
@@ -311,6 +316,11 @@ def load_network(path: Any) -> ADENetwork:
     """Read a network that :func:`save_network` wrote."""
     arrays, header = read_file(Path(path), KIND)
     network = ADENetwork(header["n_features"], NetworkSize(**header["size"]), header["head"])
+    missing = network.state_dict().keys() ^ arrays.keys()
+    if missing:
+        raise ValueError(
+            f"{path} was written by another version of volition ({', '.join(sorted(missing))})."
+        )
     network.load_state_dict({name: torch.from_numpy(value) for name, value in arrays.items()})
     if "units" in header:
         origin, length, cost = header["units"]

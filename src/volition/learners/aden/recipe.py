@@ -114,6 +114,9 @@ class Recipe:
             if getattr(self, name) is not None:
                 check_scalar(getattr(self, name), name, 0, open_low=True)
         check_scalar(self.tau, "tau", 1, open_low=True)
+        for name in ("warm_up", "standardize", "compile"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name} must be True or False, got {getattr(self, name)!r}.")
 
     def size(self) -> NetworkSize:
         """Return the size of the network."""

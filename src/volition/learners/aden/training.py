@@ -36,6 +36,8 @@ SLOPES = ((), (2,), (3,), (2, 3), (1, 2, 3))
 TAILS = 4.0
 #: least scatter of costs, as a share
 LEAST_SCATTER = 0.01
+#: how much features of places must vary to be told apart
+SAME = 1e-6
 #: how far off the costs of a network that was trained elsewhere are thought to be, as a share
 DOUBT = 0.05
 
@@ -125,6 +127,15 @@ def _surprise(log_p: Tensor, lesson: Lesson) -> Tensor:
     # Rows without an answer take part as sure ones, so that no gradient is undefined.
     matches = lesson.matches | ~told[..., None]
     return -log_p.masked_fill(~matches, -torch.inf).logsumexp(2) * told
+
+
+def check_compiler() -> None:
+    """Raise an error with one sentence where `torch.compile` does not work."""
+    try:
+        torch.compile(torch.sin)(torch.ones(2))
+    except Exception as error:  # whatever a compiler or its absence may raise
+        reason = str(error).strip().splitlines()[0]
+        raise ValueError(f"compile=True needs a C++ compiler that works: {reason}.") from None
 
 
 class Trainer:
@@ -260,8 +271,8 @@ def fit_form(network: ADENetwork, lesson: Lesson) -> None:
     def loss(theta: Tensor) -> Tensor:
         return (surprise(theta, places, between) + 1e-6 * theta.square().sum()) / n
 
-    # As they are they cost nothing; any other slopes, and any other form of costs, do.
-    fits = [(2 * n * float(loss(start)), start)]
+    # Slopes cost something, and so does what is not left as it is.
+    fits = [(2 * n * float(loss(start)) + math.log(n) * int(start[1:4].count_nonzero()), start)]
     number = torch.arange(7, device=start.device)
     for form in ((), (4, 5, 6)):
         theta = start
@@ -290,10 +301,12 @@ def adjust_places(network: ADENetwork, given: Tensor, lesson: Lesson) -> None:
         now, bias = double.service.last.weight[0], double.service.last.bias
         given = given.to(now)
         about = Z[lesson.valid].flatten(0, 1)
-        unit = DOUBT / float((about - about.mean(0)).square().sum(1).mean().sqrt())
-    # Slopes that are not there stay away.
-    mask = torch.cat([start != 0, torch.ones_like(given, dtype=torch.bool)])
-    mask[0] = mask[6] = True
+        varied = float((about - about.mean(0)).square().sum(1).mean().sqrt())
+    if not varied > SAME:  # nobody was asked, or only where it knows nothing
+        return
+    unit = DOUBT / varied
+    mask = torch.ones(len(start) + len(given), dtype=torch.bool, device=start.device)
+    mask[1:4] = start[1:4] != 0  # slopes that are not there stay away
 
     def loss(numbers: Tensor) -> Tensor:
         theta, moved = numbers[:7], numbers[7:]

@@ -18,5 +18,11 @@ class Units(NamedTuple):
 
     def points(self, X: Tensor) -> Tensor:
         """Return points or centres as the network sees them."""
-        origin = as_tensor(self.origin, dtype=X.dtype, device=X.device)
-        return (X - origin) / self.length
+        return (X - self._origin(X)) / self.length
+
+    def back(self, Z: Tensor) -> Tensor:
+        """Return the points or centres that the network sees so."""
+        return self._origin(Z) + self.length * Z
+
+    def _origin(self, like: Tensor) -> Tensor:
+        return as_tensor(self.origin, dtype=like.dtype, device=like.device)
