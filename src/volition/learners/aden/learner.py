@@ -712,10 +712,11 @@ class ADENClustering(StagedLearner):
         assert self._trainer is not None
         network = self._trainer.network
         if held.sum() < 2:
+            network.attentive.fill_(bool(network.attentive) and not self._began_trained)
             self._fit_form(network, groups)
         else:
             judges, pool = self._plain_lesson(groups[held]), groups[~held]
-            self._fit_form(network, pool)
+            network = self._fitted_form(network, pool, judges)
             # What many answers elsewhere have taught, few here do not improve.
             few = self._began_trained and int(judges.valid.sum()) < FEWEST_HELD
             if few:
@@ -735,6 +736,21 @@ class ADENClustering(StagedLearner):
         calibrate(network, self._plain_lesson, groups, self._recipe.n_layouts)
         self._trainer = self._new_trainer(network)
         self._model_from_network()
+
+    def _fitted_form(self, network: ADENetwork, pool: IntArray, judges: Any) -> ADENetwork:
+        """Return the network with its numbers fitted.
+
+        Attention speaks of how entities choose. Others choose otherwise: what a given network has
+        learned of that is kept only if it helps here.
+        """
+        self._fit_form(network, pool)
+        if not (self._began_trained and network.attentive):
+            return network
+        without = copy.deepcopy(network)
+        without.attentive.fill_(False)
+        self._fit_form(without, pool)
+        some, none = (judged(one, judges)[judges.valid] for one in (network, without))
+        return network if _clearly_better(some, none) else without
 
     def _fit_form(self, network: ADENetwork, groups: IntArray) -> None:
         """Fit a few numbers, for which not all answers are needed."""
