@@ -774,6 +774,19 @@ def test_a_network_that_does_not_hold_here_is_given_up(X, street_gap):
     assert street_gap(model) < 10
 
 
+def test_how_others_choose_is_not_taken_over(X, truth):
+    """A given network attends to centres as it was taught elsewhere; here that explains nothing."""
+    taught = shaken("served", QUICK.size()).float()
+    with torch.no_grad():
+        taught.service.last.weight.mul_(0.01)
+    assert taught.attentive
+    people = Noisy(X, truth, random_state=1)
+    model = ADENClustering(K, preset=QUICK, network=taught, n_interactions=200, random_state=0)
+    model.fit(X, population=people)
+    assert model._began_trained
+    assert not model.network_.attentive
+
+
 def test_the_unit_of_unknown_costs_does_not_matter(X, street_gap):
     factor = 1e-6
 
