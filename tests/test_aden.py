@@ -592,6 +592,20 @@ def test_compiled_steps_are_the_same_steps(X, monkeypatch):
         Recipe(compile=1)
 
 
+def test_a_recipe_knows_its_heads(X):
+    with pytest.raises(ValueError, match=r"head must be 'auto' or one of .*, got 'foo'"):
+        Recipe(head="foo")
+    with pytest.raises(ValueError, match="network must be a path or an ADENetwork, got 3"):
+        ADENClustering(K, network=3).start(X)
+
+
+def test_few_answers_are_about_many_places(X, truth):
+    """Before it is decided what is learned, too."""
+    model = ADENClustering(K, n_interactions=1000, random_state=0).start(X)
+    asked = model.ask(256)
+    assert len(np.unique(asked.centers.reshape(256, -1), axis=0)) == 16
+
+
 # -- remembering answers --------------------------------------------------------------------------
 
 

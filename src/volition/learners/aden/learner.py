@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import copy
 import math
+from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from volition.learners.aden.network import (
     load_network,
     save_network,
 )
-from volition.learners.aden.recipe import Recipe, resolve_recipe
+from volition.learners.aden.recipe import Recipe, check_head, resolve_recipe
 from volition.learners.aden.replay import Batch, Replay
 from volition.learners.aden.swapping import exchange
 from volition.learners.aden.training import (
@@ -190,8 +191,7 @@ class ADENClustering(StagedLearner):
         if recipe.compile:
             check_compiler()  # before anybody is asked
         head = recipe.head if self.head is None else self.head
-        if head not in ("auto", *HEADS):
-            raise ValueError(f"head must be 'auto' or one of {HEADS}, got {head!r}.")
+        check_head(head)
         try:
             self._device = torch.device(self.device)
             torch.zeros(1, device=self._device)
@@ -263,6 +263,8 @@ class ADENClustering(StagedLearner):
     def _given_network(self, n_features: int) -> ADENetwork | None:
         if self.network is None:
             return None
+        if not isinstance(self.network, (str, PathLike, ADENetwork)):
+            raise ValueError(f"network must be a path or an ADENetwork, got {self.network!r}.")
         given = self.network if isinstance(self.network, ADENetwork) else load_network(self.network)
         if given.n_features != n_features:
             raise ValueError(
@@ -386,7 +388,9 @@ class ADENClustering(StagedLearner):
         if not self._exact:
             self._shown = self._within(self._shown)
         each = self._recipe.n_samples
-        if self.head_ == "served":
+        # Few answers are to be about many places.
+        small = self.n_interactions != "auto" and int(self.n_interactions) < FIRST_STAGE
+        if self.head_ == "served" or (self._phase == "probe" and small):
             each = max(1, min(each, self._goal // FEWEST_LAYOUTS))
         self._left = each * self._recipe.n_draws
 
@@ -896,8 +900,8 @@ class ADENClustering(StagedLearner):
             raise ValueError("There is no network yet: it is made after the first answers.")
         if self.head_ == "served" and not self._trainer.network.attentive:
             raise ValueError(
-                "This network pays no attention: choices follow what being served costs; a network "
-                "of head='costs' does."
+                "This network pays no attention: choices follow what being served costs; networks "
+                "of the other heads do."
             )
         X = self._X if X is None else self._features(X)
         network, units = self._trainer.network, self._units

@@ -5,8 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
-from volition.learners.aden.network import NetworkSize
+from volition.learners.aden.network import HEADS, NetworkSize
 from volition.validation import check_integer, check_scalar
+
+
+def check_head(head: Any) -> None:
+    """Raise an error unless this is a head, or left to the first answers."""
+    if head not in ("auto", *HEADS):
+        raise ValueError(f"head must be 'auto' or one of {HEADS}, got {head!r}.")
 
 
 @dataclass(frozen=True)
@@ -114,6 +120,7 @@ class Recipe:
             if getattr(self, name) is not None:
                 check_scalar(getattr(self, name), name, 0, open_low=True)
         check_scalar(self.tau, "tau", 1, open_low=True)
+        check_head(self.head)
         for name in ("warm_up", "standardize", "compile"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} must be True or False, got {getattr(self, name)!r}.")
