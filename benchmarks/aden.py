@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 from common import RESULTS, SHARED, THREADS, published, report
-from rich.progress import track
+from rich.progress import Progress, track
 from sklearn.datasets import make_blobs
 from torch import nn
 
@@ -470,13 +470,13 @@ class Plain(nn.Module):
         self.head = nn.Sequential(
             nn.Linear(2 * h, ff), nn.GELU(), nn.Dropout(0.1), nn.Linear(ff, 1)
         )
-        self.scale = nn.Parameter(torch.tensor(0.1))
+        self.scale, self.dropout = nn.Parameter(torch.tensor(0.1)), nn.Dropout(0.1)
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         e, yh = self.fx(x), self.fy(y)
         for n, (attention, ff) in enumerate(zip(self.attention, self.ff, strict=True)):
-            e = self.norms[2 * n](attention(e, yh, yh)[0] + e)
-            e = self.norms[2 * n + 1](ff(e) + e)
+            e = self.norms[2 * n](self.dropout(attention(e, yh, yh)[0]) + e)
+            e = self.norms[2 * n + 1](self.dropout(ff(e)) + e)
         B, S, K = len(x), x.shape[1], y.shape[1]
         pairs = torch.cat(
             [e[:, :, None].expand(B, S, K, -1), yh[:, None].expand(B, S, K, -1)], dim=-1
@@ -516,20 +516,27 @@ def paper() -> None:
     """The published recipe for its first beta, and the time of a step against a plain version."""
     autonomy = DistanceAutonomy(0.3, temperature=0.01)
     people = SimulatedPopulation(X, autonomy, reveal="cost", random_state=0)
-    model = ADENClustering(4, preset="paper", random_state=0).start(X)
+    model = ADENClustering(4, preset="paper", random_state=0)
     network, Y = Plain(), torch.full((4, 2), 0.5)
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-4, weight_decay=1e-5)
     means = torch.zeros(len(X), 4)
     ours, plain, losses = [], [], []
-    for _ in track(range(PRESETS["paper"].epochs), "first beta of the published recipe"):
-        began = perf_counter()
-        model.partial_fit(population=people)
-        ours.append(perf_counter() - began)
-        losses.append(model.history_[-1]["loss"])
-        if len(plain) < 50:
-            began = perf_counter()
-            plain_step(network, optimizer, Y, means)
-            plain.append(perf_counter() - began)
+    epochs = PRESETS["paper"].epochs
+    with Progress() as progress:
+        task, began = progress.add_task("first beta", total=epochs), [perf_counter()]
+
+        def step_done(learner: ADENClustering) -> bool:
+            ours.append(perf_counter() - began[0])
+            losses.append(learner.history_[-1]["loss"])
+            progress.advance(task)
+            if len(plain) < 50:
+                start = perf_counter()
+                plain_step(network, optimizer, Y, means)
+                plain.append(perf_counter() - start)
+            began[0] = perf_counter()
+            return len(ours) == epochs
+
+        model.fit(X, population=people, on_batch=step_done)
     ratio = float(np.median(ours[:50]) / np.median(plain))
     rows = [
         {"": "ours", "ms per step": 1000 * float(np.median(ours))},

@@ -1039,8 +1039,11 @@ def _averaged(
 ) -> tuple[IntArray, IntArray, FloatArray, FloatArray, np.ndarray]:
     """Return one row per centres, entity and prescription, with the mean of its costs."""
     keys = np.column_stack([Y.reshape(len(Y), -1), entities, prescribed])
-    keys = np.ascontiguousarray(keys).view([("", keys.dtype)] * keys.shape[1])[:, 0]
-    _, first, which = np.unique(keys, return_index=True, return_inverse=True)
+    # Draws of one pair mostly come one after the other: only the first of each run is looked up.
+    begins = np.flatnonzero(np.append(True, (keys[1:] != keys[:-1]).any(1)))
+    heads = keys[begins].view([("", keys.dtype)] * keys.shape[1])[:, 0]
+    _, first, which = np.unique(heads, return_index=True, return_inverse=True)
+    first, which = begins[first], np.repeat(which, np.diff(begins, append=len(keys)))
     mean = np.bincount(which, weights=cost) / np.bincount(which)
     order = np.argsort(first)
     first = first[order]
