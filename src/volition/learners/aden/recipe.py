@@ -70,7 +70,7 @@ class Recipe:
         What the network estimates; see `ADENClustering`.
     compile : bool
         Whether steps of a network of expected costs are compiled (`torch.compile`; on CPUs that
-        needs a C++ compiler). It takes a minute and pays in long runs with many centres.
+        needs a C++ compiler). It takes half a minute and pays in long runs with many centres.
 
     Examples
     --------
