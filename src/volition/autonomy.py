@@ -411,7 +411,9 @@ class DistanceAutonomy(Autonomy):
         self, X: Tensor, prescribed: Tensor, Y: Tensor, cost: Cost, rows: np.ndarray | None = None
     ) -> Tensor:
         i = torch.arange(len(X), device=X.device)
-        seen_from = cost.each(Y[i, prescribed], Y) * self.zeta + cost.each(X, Y) * self.gamma
+        seen_from = cost.each(Y[i, prescribed], Y) * self.zeta
+        if self.gamma > 0:
+            seen_from = seen_from + cost.each(X, Y) * self.gamma
         logits = seen_from / -self.temperature
         logits[i, prescribed] = -torch.inf
         p = torch.zeros_like(logits) if Y.shape[1] == 1 else self.kappa * logits.softmax(1)

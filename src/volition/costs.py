@@ -100,7 +100,9 @@ class SquaredEuclidean(Cost):
         return torch.addmm(squares, X, Y.T, alpha=-2).clamp_min(0)
 
     def each(self, X: Tensor, Y: Tensor) -> Tensor:
-        return ((X[:, None] - Y) ** 2).sum(2)
+        squares = (X[:, None] - Y) ** 2
+        # Sums of two numbers each take torch five times as long as adding columns.
+        return squares[..., 0] + squares[..., 1] if squares.shape[2] == 2 else squares.sum(2)
 
 
 class Haversine(Cost):

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import copy
 import math
+from contextlib import AbstractContextManager, nullcontext
 from os import PathLike
 from typing import Any
 
@@ -66,6 +67,8 @@ MOVED_BY = 3000
 JUDGED = 20_000
 #: share of a given budget that goes into that, and answers below which nothing is said
 JUDGING, FEWEST_JUDGED = 0.1, 200
+#: hidden numbers of a step on expected costs from which more than one thread pays
+LARGE_STEP = 1_000_000
 #: share by which replicas must differ to be different
 DIFFERENT = 2e-3
 #: what is saved as it is
@@ -310,6 +313,13 @@ class ADENClustering(StagedLearner):
         self.model_ = NetworkAutonomy(self._trainer.network.cpu(), self._units)
         self._trainer.network.to(self._device)
 
+    def _few_threads(self) -> AbstractContextManager[None]:
+        recipe = self._recipe
+        numbers = recipe.n_layouts * recipe.n_samples * recipe.hidden_dim * recipe.n_blocks
+        if self.head_ == "costs" and numbers >= LARGE_STEP:
+            return nullcontext()
+        return super()._few_threads()
+
     def _admit(self, first: int) -> None:
         if self._recipe.ema > 0:
             more = np.zeros((len(self._X) - first, self.n_clusters))
@@ -456,14 +466,9 @@ class ADENClustering(StagedLearner):
         if self._phase == "judge":
             self._judge(asked, cost, Y)
         entities, prescribed = asked.entities, asked.prescribed
-        with torch.no_grad():
-            D = self._cost.each(torch.from_numpy(self._X[entities]), torch.from_numpy(Y)).numpy()
-        near = EXACT * (self._cost_unit + np.abs(cost[:, None]))
-        matches = np.abs(cost[:, None] - D) <= near
         if recipe.n_draws > 1 and self.head_ == "costs":
-            entities, prescribed, cost, Y, matches = _averaged(
-                entities, prescribed, cost, Y, matches
-            )
+            entities, prescribed, cost, Y = _averaged(entities, prescribed, cost, Y)
+        matches = self._matches(entities, cost, Y)
         if recipe.ema > 0 and self.head_ == "costs":
             cost = self._running_mean(entities, prescribed, cost)
         touched = self._replay.add(Y, entities, prescribed, cost, matches)
@@ -475,6 +480,14 @@ class ADENClustering(StagedLearner):
             self._train(touched, planned if self._phase == "anneal" else min(usual, most))
         while self._told >= self._goal:
             self._advance()
+
+    def _matches(self, entities: IntArray, cost: FloatArray, Y: FloatArray) -> np.ndarray:
+        """Return which centres cost as much, (m, K)."""
+        with torch.no_grad():
+            D = self._cost.each(torch.from_numpy(self._X[entities]), torch.from_numpy(Y)).numpy()
+        near = EXACT * (self._cost_unit + np.abs(cost[:, None]))
+        found: np.ndarray = np.abs(cost[:, None] - D) <= near
+        return found
 
     def _running_mean(
         self, entities: IntArray, prescribed: IntArray, cost: FloatArray
@@ -1035,8 +1048,7 @@ def _averaged(
     prescribed: IntArray,
     cost: FloatArray,
     Y: FloatArray,
-    matches: np.ndarray,
-) -> tuple[IntArray, IntArray, FloatArray, FloatArray, np.ndarray]:
+) -> tuple[IntArray, IntArray, FloatArray, FloatArray]:
     """Return one row per centres, entity and prescription, with the mean of its costs."""
     keys = np.column_stack([Y.reshape(len(Y), -1), entities, prescribed])
     # Draws of one pair mostly come one after the other: only the first of each run is looked up.
@@ -1047,4 +1059,4 @@ def _averaged(
     mean = np.bincount(which, weights=cost) / np.bincount(which)
     order = np.argsort(first)
     first = first[order]
-    return entities[first], prescribed[first], mean[order], Y[first], matches[first]
+    return entities[first], prescribed[first], mean[order], Y[first]
