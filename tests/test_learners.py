@@ -24,6 +24,7 @@ from volition import (
     load_model,
     save_model,
 )
+from volition.learners.base import SilentPopulationError
 from volition.learners.ledger import Ledger
 from volition.learners.monitor import Monitor
 from volition.metrics import distortion
@@ -375,6 +376,33 @@ def test_a_silent_population_is_given_up(X):
     silent = SimulatedPopulation(X, loss=1.0, random_state=0)
     with pytest.raises(RuntimeError, match="answered none of the last"):
         TabularClustering(K, random_state=0).fit(X, population=silent)
+
+
+def test_a_fit_without_a_single_answer_is_an_error(X):
+    people = SimulatedPopulation(X, FixedAutonomy(uniform(0.3)), loss=1.0, random_state=0)
+    with pytest.raises(SilentPopulationError, match="answered none of the 100 questions"):
+        TabularClustering(K, n_interactions=100, random_state=0).fit(X, population=people)
+
+
+@pytest.mark.parametrize("population", [None, "people", print])
+def test_somebody_must_answer(X, population):
+    with pytest.raises(ValueError, match=r"population must have a method respond"):
+        TabularClustering(K).fit(X, population=population)
+
+
+def test_endless_costs_are_no_answers_that_got_lost():
+    with pytest.raises(ValueError, match=r"finite number, or NaN .*; row 1 is inf"):
+        Response(None, [1.0, np.inf])
+    assert Response(None, [1.0, np.nan]).answered.tolist() == [True, False]
+
+
+def test_the_end_of_a_fit_is_in_its_history(X, people):
+    model = TabularClustering(K, n_interactions=3000, random_state=0)
+    assert model.start(X).stop_reason_ is None
+    model.fit(X, population=people)
+    assert model.history_[-1]["distortion"] == model.distortion_
+    when = [line["interactions"] for line in model.history_]
+    assert when == sorted(set(when))
 
 
 def test_ctrl_c_keeps_what_was_learned(X, people):

@@ -1,5 +1,8 @@
+import math
+
 import numpy as np
 import pytest
+import torch
 
 from volition import (
     ADENClustering,
@@ -205,6 +208,26 @@ def test_training_shows_loss_beta_and_gap(four_groups):
     np.testing.assert_allclose(gap.get_ylim(), [100 * (low / 0.05 - 1), 100 * (high / 0.05 - 1)])
     with pytest.raises(ValueError, match="no history"):
         plot_training(ADENClustering(4).start(four_groups))
+
+
+def test_training_of_few_fits_is_seen(four_groups):
+    X = four_groups[::10]
+    people = SimulatedPopulation(X, metric=lambda A, B: torch.cdist(A, B, p=1), reveal="cost")
+    model = ADENClustering(3, n_interactions=200, random_state=0)
+    model.start(X)
+    asked = model.ask(50)
+    model.tell(asked, people.respond(asked.entities, asked.prescribed, asked.centers))
+    assert math.isnan(model.history_[-1]["distortion"])  # nothing has been learned
+    plot_training(model)
+    model.fit(X, population=people)
+    assert model.head_ == "served"
+    left, right = plot_training(model).axes[:2]
+    (line,) = left.lines
+    assert len(line.get_xdata())
+    assert line.get_marker() == "o"
+    assert line.get_ydata()[-1] == model.history_[-1]["loss"]
+    learned = right.lines[0]
+    assert learned.get_ydata()[-1] == model.distortion_
 
 
 def test_attention_has_a_map_per_centre(four_groups):

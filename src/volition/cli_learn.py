@@ -433,7 +433,7 @@ def _summary(model: AnyLearner, source: Source, seconds: float, seed: int) -> di
         "estimate": model.estimate if isinstance(model, TabularClustering) else model.head_,
         "n_interactions": model.n_interactions_,
         "n_answers": model.n_answers_,
-        "distortion_by_table": model.distortion_,
+        "distortion_learned": model.distortion_,
         "distortion_by_answers": None if np.isnan(estimate.value) else estimate._asdict(),
         "expected_regret": _regret(model),
         "changes": [change._asdict() for change in model.changes_],
@@ -508,7 +508,7 @@ def _print(console: Console, model: AnyLearner, summary: dict[str, Any], out: Pa
     table = RichTable(box=None, pad_edge=False)
     table.add_column("cost per entity")
     table.add_column("", justify="right")
-    table.add_row("by what was learned", f"{summary['distortion_by_table']:.6g}")
+    table.add_row("by what was learned", f"{summary['distortion_learned']:.6g}")
     estimate = model.distortion_estimate()
     if estimate.n_answers > 1:
         table.add_row(f"by the last {estimate.n_answers} answers", _interval(estimate))

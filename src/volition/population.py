@@ -102,6 +102,12 @@ class Response:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "cost", np.array(self.cost, dtype=np.float64))
+        endless = np.flatnonzero(np.isinf(self.cost))
+        if len(endless):
+            raise ValueError(
+                f"cost must be a finite number, or NaN where no answer came; row {endless[0]} is "
+                f"{self.cost.flat[endless[0]]}."
+            )
         if self.realized is not None:
             realized = np.asarray(self.realized)
             if realized.dtype.kind == "f" and realized.shape == self.cost.shape:

@@ -52,6 +52,8 @@ def write_file(
 
 def read_file(path: Path, *kinds: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Return the arrays and the header of a file that :func:`write_file` wrote."""
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder, not a file.")
     if not path.is_file():
         raise FileNotFoundError(f"No such file: {path}.")
     try:

@@ -203,6 +203,8 @@ class Learner(ClusterMixin, BaseEstimator):
         self.history_: list[dict[str, float]] = []
         self.changes_: list[Change] = []
         self._concluded = False
+        self.stop_reason_: str | None = None
+        self.interrupted_ = False
         self._begin()
         return self
 
@@ -257,8 +259,13 @@ class Learner(ClusterMixin, BaseEstimator):
         self._run(population, enough, checkpoint, checkpoint_every, on_batch, limit)
         return self
 
-    def _check_size(self, population: Any) -> None:
-        """Raise if the population says that it has another number of entities."""
+    def _check_population(self, population: Any) -> None:
+        """Raise unless the population can answer and has as many entities, if it says how many."""
+        if not (hasattr(population, "respond") or hasattr(population, "replay")):
+            raise ValueError(
+                "population must have a method respond(entities, prescribed, centers) that returns "
+                f"a Response, such as SimulatedPopulation or your own; got {population!r}."
+            )
         theirs = getattr(population, "n_entities", len(self._X))
         if theirs != len(self._X):
             raise ValueError(
@@ -341,8 +348,8 @@ class Learner(ClusterMixin, BaseEstimator):
         limit: Callable[[], int] | None = None,
         thoroughly: bool = True,
     ) -> None:
+        self._check_population(population)
         self.interrupted_ = False
-        self._check_size(population)
         try:
             with _interruptible() as interrupted:
                 reason = self._loop(
@@ -352,9 +359,13 @@ class Learner(ClusterMixin, BaseEstimator):
             if checkpoint is not None and self.n_answers_:
                 self.save(checkpoint, population)
             raise
+        early = reason in (CTRL_C, CALLBACK)
+        if self.n_interactions_ and not self.n_answers_ and thoroughly and not early:
+            raise SilentPopulationError(
+                f"The population answered none of the {self.n_interactions_} questions."
+            )
         self.interrupted_ = reason == CTRL_C
         self.stop_reason_ = reason
-        early = reason in (CTRL_C, CALLBACK)
         # A run that ended early can be resumed as if it had not: nothing is concluded before.
         if checkpoint is not None and early:
             self.save(checkpoint, population)
@@ -362,6 +373,9 @@ class Learner(ClusterMixin, BaseEstimator):
             with self._few_threads():
                 self._conclude(thoroughly)
             self._concluded = thoroughly and not early
+            if self.history_ and self.history_[-1]["interactions"] == self.n_interactions_:
+                del self.history_[-1]  # it is of before
+                self._note()
         if checkpoint is not None and not early:
             self.save(checkpoint, population)
 
@@ -677,7 +691,7 @@ class Learner(ClusterMixin, BaseEstimator):
             "distortion": self.distortion_,
             "counts": [self.n_interactions_, self.n_answers_, self.n_repeated_],
             "history": self.history_,
-            "ended": [getattr(self, "stop_reason_", None), getattr(self, "interrupted_", False)],
+            "ended": [self.stop_reason_, self.interrupted_],
             "changes": [list(change) for change in self.changes_],
             "population": population.state_dict() if hasattr(population, "state_dict") else None,
         }

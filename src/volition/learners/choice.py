@@ -109,7 +109,7 @@ class ChoiceClustering(StagedLearner):
         The fitted terms with their covariances, and all that were tried.
     n_interactions_, n_answers_, n_repeated_ : int
     history_ : list of dict
-    stop_reason_ : str
+    stop_reason_ : str or None
     interrupted_ : bool
         As in `TabularClustering`.
 

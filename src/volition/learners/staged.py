@@ -254,6 +254,10 @@ class StagedLearner(Learner):
 
     # -- results ----------------------------------------------------------------------------------
 
+    def _figures(self) -> dict[str, float]:
+        # As long as there is no model the distortion is not one that was learned.
+        return {} if self.model_ is not None else {"distortion": math.nan}
+
     def _model_problem(self, X: FloatArray, rows: Any = None) -> Problem:
         """Return the problem of some entities; ``rows`` says which, if they are ours."""
         model = self.model_

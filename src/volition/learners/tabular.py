@@ -120,8 +120,8 @@ class TabularClustering(Learner):
         run, every other line is dropped now and then.
     changes_ : list of Change
         When behaviour is believed to have changed, and what shows it.
-    stop_reason_ : str
-        Why the last fit ended.
+    stop_reason_ : str or None
+        Why the last fit ended; None as long as there was none, only `ask` and `tell`.
     interrupted_ : bool
         Whether Ctrl-C ended the fit early.
 

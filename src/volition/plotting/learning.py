@@ -60,7 +60,9 @@ def plot_learning(learner: Learner, *, optimum: Any = None, ax: Any = None) -> A
     when, table, observed, low, high = (
         np.array([line[name] for line in learner.history_]) for name in names
     )
-    ax.plot(when, table, color=BLUE, lw=1.5, label="according to what was learned")
+    known = np.isfinite(table)  # nothing may have been learned at first, or to the end
+    few = "o" if known.sum() < 5 else None
+    ax.plot(when, table, color=BLUE, lw=1.5, marker=few, label="according to what was learned")
     if np.isfinite(observed).any():
         ax.fill_between(when, low, high, color=ORANGE, alpha=0.25, lw=0)
         ax.plot(when, observed, color=ORANGE, lw=1, label="mean cost of recent answers, 95 %")
@@ -76,8 +78,9 @@ def plot_learning(learner: Learner, *, optimum: Any = None, ax: Any = None) -> A
         )  # fmt: skip
     count_interactions(ax)
     ax.set_ylabel("distortion")
-    seen = np.concatenate([table[len(table) // 20 :], observed[np.isfinite(observed)]])
-    ax.set_ylim(0, 1.15 * float(np.nanmax(seen)))
+    seen = np.concatenate([table[known][known.sum() // 20 :], observed[np.isfinite(observed)]])
+    if len(seen):
+        ax.set_ylim(0, 1.15 * float(seen.max()))
     ax.legend(frameon=False)
     return ax
 

@@ -51,12 +51,15 @@ def plot_training(learner: ADENClustering, *, optimum: float | None = None) -> A
         for name in ("interactions", "loss", "beta")
     )
     known = np.isfinite(loss)
-    left.plot(when[known], loss[known], color=BLUE, lw=1.2)
-    of = "squared error" if learner.head_ == "costs" else "negative log-likelihood"
+    annealed = learner.head_ == "costs"
+    # A network of choices is fitted a few times only.
+    left.plot(when[known], loss[known], color=BLUE, lw=1.2, marker=None if annealed else "o")
     count_interactions(left)
-    left.set_ylabel(f"loss of a batch ({of})")
+    left.set_ylabel(
+        "squared error of a batch" if annealed else "surprise at an answer (-log likelihood)"
+    )
     left.yaxis.label.set_color(BLUE)
-    if learner.head_ == "costs":
+    if annealed:
         left.set_yscale("log")
         scale = left.twinx()
         scale.step(when, beta, where="post", color=GREY, lw=1)

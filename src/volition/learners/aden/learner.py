@@ -40,6 +40,7 @@ from volition.learners.aden.training import (
     fit_form,
     fit_logits,
     judged,
+    mean_loss,
     prepare,
     train_while_better,
 )
@@ -134,7 +135,7 @@ class ADENClustering(StagedLearner):
     beta_ : float
     n_interactions_, n_answers_, n_repeated_ : int
     history_ : list of dict
-    stop_reason_ : str
+    stop_reason_ : str or None
     interrupted_ : bool
         As in `TabularClustering`; the history has the loss too.
 
@@ -591,11 +592,14 @@ class ADENClustering(StagedLearner):
             self._logits = fit_logits(self._lesson(groups, torch.float64), self._logits.linear)
         assert self._trainer is not None
         self.model_ = self._logits.autonomy(self._units)
+        network = self._trainer.network
         if accepted:
             self._model_from_network()
+            self._loss = mean_loss(network, self._plain_lesson, groups, self._recipe.n_layouts)
         else:
+            self._loss = self._logits.loss
             with torch.no_grad():
-                self._trainer.network.linear.copy_(torch.from_numpy(self._logits.linear))
+                network.linear.copy_(torch.from_numpy(self._logits.linear))
 
     def _search(self) -> FloatArray:
         found = self.model_
@@ -716,11 +720,10 @@ class ADENClustering(StagedLearner):
 
     def _train_on(self, network: ADENetwork, pool: IntArray, judges: Any) -> torch.Tensor:
         """Train while it helps with the judges' answers; return what they cost then."""
-        best, self._loss = train_while_better(
+        return train_while_better(
             self._new_trainer(network), self._plain_lesson, pool, judges, self._recipe.n_layouts,
             self._rng,
         )  # fmt: skip
-        return best
 
     # -- service: costs that only the population knows, and choices by them ----------------------
 
@@ -751,6 +754,7 @@ class ADENClustering(StagedLearner):
                 adjust_places(network, self._given_places, self._lesson(groups, torch.float64))
         network.requires_grad_(True)
         calibrate(network, self._plain_lesson, groups, self._recipe.n_layouts)
+        self._loss = mean_loss(network, self._plain_lesson, groups, self._recipe.n_layouts)
         self._trainer = self._new_trainer(network)
         self._model_from_network()
 
@@ -878,7 +882,7 @@ class ADENClustering(StagedLearner):
     # -- results ----------------------------------------------------------------------------------
 
     def _figures(self) -> dict[str, float]:
-        return {"loss": self._loss, "stage": self._stage}
+        return {**super()._figures(), "loss": self._loss, "stage": self._stage}
 
     def _limit(self) -> int:
         if self.n_interactions != "auto":

@@ -209,6 +209,18 @@ def judged(network: ADENetwork, lesson: Lesson) -> Tensor:
         return losses(network, lesson)
 
 
+def mean_loss(
+    network: ADENetwork, lesson_of: Callable[[IntArray], Lesson], groups: IntArray, n_groups: int
+) -> float:
+    """Return the mean loss of all answers."""
+    total, n = 0.0, 0
+    for lo in range(0, len(groups), n_groups):
+        lesson = lesson_of(groups[lo : lo + n_groups])
+        total += float(judged(network, lesson).sum())
+        n += int(lesson.valid.sum())
+    return total / max(n, 1)
+
+
 def train_while_better(
     trainer: Trainer,
     lesson_of: Callable[[IntArray], Lesson],
@@ -216,11 +228,11 @@ def train_while_better(
     judges: Lesson,
     n_groups: int,
     rng: np.random.Generator,
-) -> tuple[Tensor, float]:
+) -> Tensor:
     """Train on groups of the pool as long as the judges' answers become likelier.
 
     Leaves the network as it was when they were likeliest; returns their losses then, one for each
-    of their answers, and the last loss in training.
+    of their answers.
     """
     network, told = trainer.network, judges.valid
     served = network.head == "served"
@@ -236,12 +248,12 @@ def train_while_better(
     def kept() -> dict[str, Tensor]:
         return {name: value.clone() for name, value in network.state_dict().items()}
 
-    best, state, since, loss = judged(network, judges)[told], kept(), 0, math.nan
+    best, state, since = judged(network, judges)[told], kept(), 0
     for step in range(most):
         pick = pool[rng.integers(0, len(pool), min(n_groups, len(pool)))]
         late = 0.5 * (1 + math.cos(math.pi * step / most)) if served else 1 / 3
         factor = min(1.0, (step + 1) / look) * late * rate
-        loss = trainer.step(lesson_of(pick), factor, int(rng.integers(2**31)))
+        trainer.step(lesson_of(pick), factor, int(rng.integers(2**31)))
         if (step + 1) % look:
             continue
         now = judged(network, judges)[told]
@@ -251,7 +263,7 @@ def train_while_better(
         if since == PATIENCE:
             break
     network.load_state_dict(state)
-    return best, loss
+    return best
 
 
 def fit_form(network: ADENetwork, lesson: Lesson) -> None:
