@@ -36,8 +36,9 @@ from volition.autonomy import Autonomy
 from volition.costs import resolve_cost
 from volition.datasets import load_four_groups, load_utd19_london, make_city
 from volition.learners.aden import PRESETS, ADENetwork, Units
+from volition.learners.aden.lessons import prepare
 from volition.learners.aden.replay import Batch
-from volition.learners.aden.training import Trainer, prepare
+from volition.learners.aden.training import Trainer
 from volition.problem import Problem
 from volition.reproduce.published import GRID
 

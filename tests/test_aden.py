@@ -36,20 +36,13 @@ from volition.learners.aden import (
     load_network,
     save_network,
 )
+from volition.learners.aden.form import adjust_places, calibrate, fit_form
+from volition.learners.aden.lessons import prepare
 from volition.learners.aden.models import CautiousAutonomy
-from volition.learners.aden.network import LEAST
+from volition.learners.aden.network import LEAST, dropped
 from volition.learners.aden.replay import Batch, Replay
 from volition.learners.aden.swapping import exchange
-from volition.learners.aden.training import (
-    Trainer,
-    adjust_places,
-    calibrate,
-    fit_form,
-    fit_logits,
-    log_choices,
-    losses,
-    prepare,
-)
+from volition.learners.aden.training import Trainer, fit_logits, log_choices, losses
 from volition.metrics import distortion
 from volition.problem import Problem
 
@@ -65,7 +58,7 @@ QUICK = Recipe(
 def _fewer_steps(monkeypatch):
     """Learning costs of being served is not to take long."""
     monkeypatch.setattr("volition.learners.aden.training.SERVICE_STEPS", 100)
-    monkeypatch.setattr("volition.learners.aden.learner.FORM_BY", 4000)
+    monkeypatch.setattr("volition.learners.aden.service.FORM_BY", 4000)
 
 
 @pytest.fixture(scope="module")
@@ -775,6 +768,28 @@ def test_costs_that_only_the_population_knows(X, tmp_path, street_gap):
     np.testing.assert_allclose(far._units.origin, 100 * X.mean(0))
 
 
+@pytest.mark.parametrize("share", [0.1, 0.5])
+def test_dropout_is_torchs_own(share):
+    z = torch.full((300, 7, 101), 2.0, requires_grad=True)  # 212,100: not a multiple of four
+    torch.manual_seed(3)
+    dropped_z = dropped(z, share)
+    torch.manual_seed(3)
+    assert torch.equal(dropped_z, dropped(z, share))
+    zero = dropped_z == 0
+    error = np.sqrt(share * (1 - share) / z.numel())
+    assert float(zero.double().mean()) == pytest.approx(share, abs=5 * error)
+    for axis in range(3):  # nor are some places dropped more often
+        others = tuple(n for n in range(3) if n != axis)
+        rows = z.numel() / z.shape[axis]
+        off = zero.double().mean(others) - share
+        assert float(off.abs().max()) < 6 * np.sqrt(share * (1 - share) / rows)
+    kept = float(torch.nn.functional.dropout(z.detach(), share).max())  # torch's scale
+    torch.testing.assert_close(dropped_z[~zero], torch.full_like(dropped_z[~zero], kept))
+    dropped_z.sum().backward()
+    torch.testing.assert_close(z.grad, dropped_z.detach() / 2)
+    assert dropped(z, 0.0) is z
+
+
 def test_a_network_that_does_not_hold_here_is_given_up(X, street_gap):
     wrong = shaken("served").float()
     wrong.units = Units(X.mean(0), 0.3, 0.1)
@@ -784,7 +799,7 @@ def test_a_network_that_does_not_hold_here_is_given_up(X, street_gap):
     people = SimulatedPopulation(X, DRIVERS, metric=streets, reveal="cost", random_state=1)
     model = ADENClustering(K, preset=QUICK, network=wrong, n_interactions=1000, random_state=0)
     model.fit(X, population=people)
-    assert not model._began_trained
+    assert not model.transferred_
     assert street_gap(model) < 10
 
 
@@ -797,7 +812,7 @@ def test_how_others_choose_is_not_taken_over(X, truth):
     people = Noisy(X, truth, random_state=1)
     model = ADENClustering(K, preset=QUICK, network=taught, n_interactions=200, random_state=0)
     model.fit(X, population=people)
-    assert model._began_trained
+    assert model.transferred_
     assert not model.network_.attentive
 
 

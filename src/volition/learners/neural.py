@@ -8,18 +8,12 @@ import torch
 from volition.choices import ChoiceFit, Choices
 from volition.choices.fit import clearly_better, refit
 from volition.costs import Cost
+from volition.learners.aden.lessons import Lessons
 from volition.learners.aden.models import NetworkAutonomy
 from volition.learners.aden.network import ADENetwork
 from volition.learners.aden.recipe import PRESETS
 from volition.learners.aden.replay import Replay
-from volition.learners.aden.training import (
-    Lesson,
-    Trainer,
-    fit_logits,
-    judged,
-    prepare,
-    train_while_better,
-)
+from volition.learners.aden.training import Trainer, fit_logits, judged, train_while_better
 from volition.learners.aden.units import Units
 from volition.validation import FloatArray
 
@@ -57,17 +51,15 @@ def fit_network(
     stopping = groups % HELD_OUT == HELD_OUT - 2
     training = ~held & ~stopping
 
-    def lesson_of(some: np.ndarray, dtype: torch.dtype = torch.float32) -> Lesson:
-        return prepare(replay.take(some), X, cost, units, dtype, torch.device("cpu"))
-
+    lessons = Lessons(replay, X, cost, units, torch.device("cpu"))
     network = ADENetwork(d, recipe.size(), "choices", int(rng.integers(2**31))).eval()
-    linear = fit_logits(lesson_of(groups[training], torch.float64)).linear
+    linear = fit_logits(lessons(groups[training], torch.float64)).linear
     with torch.no_grad():
         network.linear.copy_(torch.from_numpy(linear))
     trainer = Trainer(network, recipe.learning_rate, recipe.weight_decay, recipe.clip)
-    watched = lesson_of(groups[stopping])
-    train_while_better(trainer, lesson_of, groups[training], watched, recipe.n_layouts, rng)
-    judges = lesson_of(groups[held])
+    watched = lessons(groups[stopping])
+    train_while_better(trainer, lessons, groups[training], watched, recipe.n_layouts, rng)
+    judges = lessons(groups[held])
     losses = judged(network, judges)[judges.valid]
     # The same rows, as the terms see them when they have not been fitted to them.
     batch = replay.take(groups[held])

@@ -20,6 +20,15 @@ from typing import Any
 import numpy as np
 import torch
 
+from volition.learners.aden.annealed import (
+    averaged,
+    blended,
+    cheapest,
+    descended,
+    distinct,
+    ladder,
+)
+from volition.learners.aden.lessons import Lessons, prepare
 from volition.learners.aden.models import CautiousAutonomy, NetworkAutonomy
 from volition.learners.aden.network import (
     HEADS,
@@ -30,18 +39,16 @@ from volition.learners.aden.network import (
 )
 from volition.learners.aden.recipe import Recipe, check_head, resolve_recipe
 from volition.learners.aden.replay import Batch, Replay
-from volition.learners.aden.swapping import exchange
+from volition.learners.aden.service import ServiceFit
+from volition.learners.aden.swapping import exchanged
 from volition.learners.aden.training import (
     LogitFit,
     Trainer,
-    adjust_places,
-    calibrate,
     check_compiler,
-    fit_form,
+    clearly_better,
     fit_logits,
     judged,
     mean_loss,
-    prepare,
     train_while_better,
 )
 from volition.learners.aden.units import Units
@@ -51,7 +58,6 @@ from volition.learners.staged import FIRST_STAGE, MOST_STAGED, ROAMING, ROWS, WA
 from volition.phase import first_beta
 from volition.population import IntArray
 from volition.portfolio import canonical_order, thin
-from volition.solvers import Gradient
 from volition.validation import FloatArray, check_integer, check_scalar
 
 #: answers at random layouts after which it is decided whether costs tell the realised cluster
@@ -66,12 +72,10 @@ HELD_OUT = 6
 MOVED_BY = 3000
 #: answers by which replicas that differ are compared, each
 JUDGED = 20_000
-#: share of a given budget that goes into that, and answers below which nothing is said
-JUDGING, FEWEST_JUDGED = 0.1, 200
+#: share of a given budget that goes into that
+JUDGING = 0.1
 #: hidden numbers of a step on expected costs from which more than one thread pays
 LARGE_STEP = 1_000_000
-#: share by which replicas must differ to be different
-DIFFERENT = 2e-3
 #: what is saved as it is
 SAVED = (
     "stage", "told", "debt", "left", "turn", "exact", "finished", "phase", "scale", "began_trained",
@@ -79,13 +83,8 @@ SAVED = (
 #: answers of the first stage with a network of service that was trained elsewhere, and layouts
 #: that they are about at least
 FIRST_GIVEN, FEWEST_LAYOUTS = 128, 16
-#: answers held out below which a network that was trained elsewhere is not trained on
-FEWEST_HELD = 200
-#: answers times centres by which the form of costs is fitted, at most
-FORM_BY = 200_000
-#: places among which a search begins, entities that judge them, and centres of random sets to
-#: begin with
-PLACES, EXCHANGED_BY, EXCHANGES = 300, 300, 40
+#: places among which a search begins, and entities that judge them
+PLACES, EXCHANGED_BY = 300, 300
 #: a network keeps its units if the data lie within so many times their length, and are no smaller
 NEARBY, SMALLEST = 3.0, 0.1
 
@@ -132,6 +131,9 @@ class ADENClustering(StagedLearner):
     model_ : Autonomy or None
         What was learned, as an autonomy model: usable wherever one is.
     network_ : ADENetwork or None
+    transferred_ : bool
+        Whether a network was given and what it knows has held so far; False if it was given up for
+        one that was learned here, or there was none.
     beta_ : float
     n_interactions_, n_answers_, n_repeated_ : int
     history_ : list of dict
@@ -208,7 +210,7 @@ class ADENClustering(StagedLearner):
         self._units = Units(mean, base.scale, base.cost_scale)
         if not recipe.standardize:
             self._units = Units(np.zeros(d), 1.0, 1.0)
-        self._betas = self._ladder(first_beta(base))
+        self._betas = ladder(recipe, first_beta(base), K, d)
         self.beta_ = self._betas[0]
         R = recipe.replicas
         self._replicas = self._first_replicas(mean)
@@ -249,20 +251,6 @@ class ADENClustering(StagedLearner):
         noise = self._recipe.spread or 0.05 * self._scale
         shape = (self._recipe.replicas, self.n_clusters, self._X.shape[1])
         return mean + noise * self._rng.standard_normal(shape)
-
-    def _ladder(self, first: float) -> list[float]:
-        recipe, d = self._recipe, self._X.shape[1]
-        low = first if recipe.beta_min is None else recipe.beta_min
-        high = recipe.beta_max
-        if high is None:
-            # At the last beta a cluster of the usual width is prescribed all but surely.
-            high = 284 * low * self.n_clusters ** (2 / d)
-        if not low <= high < math.inf:
-            raise ValueError(f"beta_min={low!r} and beta_max={high!r} must be in order.")
-        steps = math.log(high / low) / math.log(recipe.tau)
-        # A given end is not exceeded; one that was chosen from the data is reached.
-        steps = math.ceil(steps - 1e-9) if recipe.beta_max is None else math.floor(steps + 1e-9)
-        return [low * recipe.tau**k for k in range(steps + 1)]
 
     def _given_network(self, n_features: int) -> ADENetwork | None:
         if self.network is None:
@@ -308,6 +296,12 @@ class ADENClustering(StagedLearner):
     def network_(self) -> ADENetwork | None:
         """The network as trained so far."""
         return None if self._trainer is None else self._trainer.network
+
+    @property
+    def transferred_(self) -> bool:
+        """Whether a given network has held so far."""
+        self._check_started()
+        return self._began_trained and (self.head_ != "choices" or self._trained)
 
     def _model_from_network(self) -> None:
         assert self._trainer is not None
@@ -468,10 +462,11 @@ class ADENClustering(StagedLearner):
             self._judge(asked, cost, Y)
         entities, prescribed = asked.entities, asked.prescribed
         if recipe.n_draws > 1 and self.head_ == "costs":
-            entities, prescribed, cost, Y = _averaged(entities, prescribed, cost, Y)
+            entities, prescribed, cost, Y = averaged(entities, prescribed, cost, Y)
         matches = self._matches(entities, cost, Y)
         if recipe.ema > 0 and self.head_ == "costs":
-            cost = self._running_mean(entities, prescribed, cost)
+            cells = entities * self.n_clusters + prescribed
+            cost = blended(self._means.reshape(-1), cells, cost, recipe.ema)
         touched = self._replay.add(Y, entities, prescribed, cost, matches)
         self._told += m
         if self._phase in ("anneal", "settle"):
@@ -490,17 +485,6 @@ class ADENClustering(StagedLearner):
         found: np.ndarray = np.abs(cost[:, None] - D) <= near
         return found
 
-    def _running_mean(
-        self, entities: IntArray, prescribed: IntArray, cost: FloatArray
-    ) -> FloatArray:
-        """Blend costs into the table of running means, pair by pair, as published."""
-        K, keep = self.n_clusters, self._recipe.ema
-        pair, where = np.unique(entities * K + prescribed, return_inverse=True)
-        mean = np.bincount(where, weights=cost) / np.bincount(where)
-        table = self._means.reshape(-1)
-        table[pair] = keep * table[pair] + (1 - keep) * mean
-        return table[pair][where]
-
     def _train(self, touched: IntArray, steps: float) -> None:
         """Take steps on the newest answers, every other one on all that are remembered."""
         assert self._trainer is not None
@@ -515,7 +499,7 @@ class ADENClustering(StagedLearner):
                 groups = touched[self._rng.integers(0, len(touched), n)]
             else:
                 groups = self._rng.integers(0, pool, n)
-            lesson = self._lesson(groups, torch.float32)
+            lesson = self._lessons(groups)
             seed = int(self._rng.integers(2**31))
             self._loss = self._trainer.step(lesson, self._rate_factor(), seed)
 
@@ -528,12 +512,9 @@ class ADENClustering(StagedLearner):
         cosine = 0.5 * (1 + math.cos(math.pi * part))
         return max(0.02, min(1.0, (self._trainer.n_steps + 1) / 100) * cosine)
 
-    def _plain_lesson(self, groups: IntArray) -> Any:
-        return self._lesson(groups, torch.float32)
-
-    def _lesson(self, groups: IntArray, dtype: torch.dtype) -> Any:
-        batch = self._replay.take(groups)
-        return prepare(batch, self._X, self._cost, self._units, dtype, self._device)
+    @property
+    def _lessons(self) -> Lessons:
+        return Lessons(self._replay, self._X, self._cost, self._units, self._device)
 
     def _advance(self) -> None:
         """End a stage: move the centres, and go on to the next one."""
@@ -561,7 +542,8 @@ class ADENClustering(StagedLearner):
         if self._stage < len(self._betas):
             self.beta_ = self._betas[self._stage]
             return
-        self._keep_distinct()
+        assert self.model_ is not None
+        self._replicas = distinct(self._problem(self.model_), self._replicas)
         if len(self._replicas) == 1:
             self._settle(f"beta_max={self._betas[-1]:g} reached")
             return
@@ -575,10 +557,10 @@ class ADENClustering(StagedLearner):
 
     def _fit_model(self) -> None:
         """Fit choices to all answers: linear logits, and the network if it explains more."""
-        groups = np.arange(self._replay.n_groups)
+        groups, lessons = np.arange(self._replay.n_groups), self._lessons
         held = groups % HELD_OUT == HELD_OUT - 1
         if self.head_ == "served":
-            self._fit_served(groups, held)
+            self._fit_served(held)
             return
         start = None if self._logits is None else self._logits.linear
         if self._trained and start is None and self._trainer is not None:
@@ -586,16 +568,16 @@ class ADENClustering(StagedLearner):
         if self.n_clusters == 1:
             self._logits = LogitFit(np.zeros(4), 0.0)
         else:
-            self._logits = fit_logits(self._lesson(groups[~held], torch.float64), start)
+            self._logits = fit_logits(lessons(groups[~held], torch.float64), start)
         accepted = self.n_clusters > 1 and held.sum() >= 4 and self._train_choices(groups, held)
         if self.n_clusters > 1 and not accepted:
-            self._logits = fit_logits(self._lesson(groups, torch.float64), self._logits.linear)
+            self._logits = fit_logits(lessons(groups, torch.float64), self._logits.linear)
         assert self._trainer is not None
         self.model_ = self._logits.autonomy(self._units)
         network = self._trainer.network
         if accepted:
             self._model_from_network()
-            self._loss = mean_loss(network, self._plain_lesson, groups, self._recipe.n_layouts)
+            self._loss = mean_loss(network, lessons, groups, self._recipe.n_layouts)
         else:
             self._loss = self._logits.loss
             with torch.no_grad():
@@ -607,7 +589,7 @@ class ADENClustering(StagedLearner):
             asked = self._asked_places()
             model = self._cautious(asked)
             starts = [
-                *self._exchanged(model, asked),
+                *self._starts(model, asked),
                 *([self.cluster_centers_] if self._stage else []),
             ]
             self.model_ = model
@@ -645,25 +627,14 @@ class ADENClustering(StagedLearner):
         plain.unit.fill_(1.0)
         return CautiousAutonomy(plain, self._units, asked)
 
-    def _exchanged(self, model: CautiousAutonomy, asked: torch.Tensor) -> list[FloatArray]:
-        """Return centres to start from: the best places of some, found by exchanging them.
-
-        Attention, where a network pays any, is left to the polishing that follows.
-        """
+    def _starts(self, model: CautiousAutonomy, asked: torch.Tensor) -> list[FloatArray]:
+        """Return centres to start from: places of entities, or that were asked about."""
         entities = torch.from_numpy(self._X[self._draw_entities(EXCHANGED_BY)])
         # Centres may be best where no entities are.
         inhabited = self._X[np.unique(self._draw_entities(PLACES // 2))]
         others = self._units.back(asked[: PLACES // 2].double())
         places = torch.cat([torch.from_numpy(inhabited), others])
-        C, apart = (model.costs(x, places, self._cost) for x in (entities, places))
-        linear = model.network.linear.numpy()
-        K, sets = self.n_clusters, []
-        for _ in range(max(2, EXCHANGES // K)):
-            # Often it is best that centres coincide, and exchanging one does not lead there.
-            distinct = self._rng.integers(0, len(places), self._rng.integers(1, K + 1))
-            start = torch.from_numpy(distinct[self._rng.integers(0, len(distinct), K)])
-            sets.append(exchange(C, apart, linear, start))
-        return [places[chosen].numpy() for chosen, _ in sorted(sets, key=lambda s: s[1])[:2]]
+        return exchanged(model, self._cost, entities, places, self.n_clusters, self._rng)
 
     def _move_to(self, Y: FloatArray) -> None:
         super()._move_to(Y)
@@ -705,7 +676,7 @@ class ADENClustering(StagedLearner):
         assert self._trainer is not None
         assert self._logits is not None
         network = self._trainer.network
-        judges, pool = self._lesson(groups[held], torch.float32), groups[~held]
+        judges, pool = self._lessons(groups[held]), groups[~held]
         told = judges.valid & judges.matches.any(2)
         blank = ADENetwork(network.n_features, network.size, "choices").to(self._device)
         for candidate in (blank, network) if not self._trained else (blank,):
@@ -713,107 +684,37 @@ class ADENClustering(StagedLearner):
                 candidate.linear.copy_(torch.from_numpy(self._logits.linear))
         plain = judged(blank, judges)[told]
         best = self._train_on(network, pool, judges)
-        self._trained = helps = _clearly_better(best, plain)
+        self._trained = helps = clearly_better(best, plain)
         if not helps:
             network.load_state_dict(blank.state_dict())
         return helps
 
     def _train_on(self, network: ADENetwork, pool: IntArray, judges: Any) -> torch.Tensor:
         """Train while it helps with the judges' answers; return what they cost then."""
-        return train_while_better(
-            self._new_trainer(network), self._plain_lesson, pool, judges, self._recipe.n_layouts,
-            self._rng,
-        )  # fmt: skip
+        trainer, n_groups = self._new_trainer(network), self._recipe.n_layouts
+        return train_while_better(trainer, self._lessons, pool, judges, n_groups, self._rng)
 
     # -- service: costs that only the population knows, and choices by them ----------------------
 
-    def _fit_served(self, groups: IntArray, held: np.ndarray) -> None:
+    def _fit_served(self, held: np.ndarray) -> None:
         """Fit all answers: first the few numbers, then the places, then attention if it helps."""
         assert self._trainer is not None
-        network = self._trainer.network
-        if held.sum() < 2:
-            network.attentive.fill_(bool(network.attentive) and not self._began_trained)
-            self._fit_form(network, groups)
-        else:
-            judges, pool = self._plain_lesson(groups[held]), groups[~held]
-            network = self._fitted_form(network, pool, judges)
-            # What many answers elsewhere have taught, few here do not improve.
-            few = self._began_trained and int(judges.valid.sum()) < FEWEST_HELD
-            if few:
-                adjust_places(network, self._given_places, self._lesson(pool, torch.float64))
-            else:
-                network = self._improved(network, pool, judges, surely=self._began_trained)
-            if self._began_trained:
-                network = self._unless_fresh_is_better(network, pool, judges, few)
-            if self.n_clusters > 1 and held.sum() >= 4 and not (few or network.attentive):
-                wider = copy.deepcopy(network)
-                wider.train_attention_only()
-                network = self._improved(network, pool, judges, surely=True, candidate=wider)
-            self._fit_form(network, groups)
-            if few and self._began_trained:
-                adjust_places(network, self._given_places, self._lesson(groups, torch.float64))
-        network.requires_grad_(True)
-        calibrate(network, self._plain_lesson, groups, self._recipe.n_layouts)
-        self._loss = mean_loss(network, self._plain_lesson, groups, self._recipe.n_layouts)
+        service = ServiceFit(
+            self._lessons,
+            held,
+            self._train_on,
+            self._units.points(torch.from_numpy(self._X[self._weight > 0])),
+            self.n_clusters,
+            self._recipe.n_layouts,
+            self._given_places if self._began_trained else None,
+            self._rng,
+        )
+        network = service.fit(self._trainer.network)
+        self._began_trained = service.given is not None
         self._trainer = self._new_trainer(network)
         self._model_from_network()
-
-    def _fitted_form(self, network: ADENetwork, pool: IntArray, judges: Any) -> ADENetwork:
-        """Return the network with its numbers fitted.
-
-        Attention speaks of how entities choose. Others choose otherwise: what a given network has
-        learned of that is kept only if it helps here.
-        """
-        self._fit_form(network, pool)
-        if not (self._began_trained and network.attentive):
-            return network
-        without = copy.deepcopy(network)
-        without.attentive.fill_(False)
-        self._fit_form(without, pool)
-        some, none = (judged(one, judges)[judges.valid] for one in (network, without))
-        return network if _clearly_better(some, none) else without
-
-    def _fit_form(self, network: ADENetwork, groups: IntArray) -> None:
-        """Fit a few numbers, for which not all answers are needed."""
-        if not network.ends.any():  # it has not been trained yet
-            batch = self._replay.take(groups)
-            told = batch.target[batch.valid & (batch.target > 0)]
-            if len(told):
-                network.unit.fill_(float(np.median(told)) / self._units.cost)
-        answers = self.n_answers_ * len(groups) // max(1, self._replay.n_groups)
-        step = max(1, -(-answers * self.n_clusters // FORM_BY))
-        fit_form(network, self._lesson(groups[::step], torch.float64))
-
-    def _improved(
-        self, network: ADENetwork, pool: IntArray, judges: Any, surely: bool,
-        candidate: ADENetwork | None = None,
-    ) -> ADENetwork:  # fmt: skip
-        """Return the candidate (a copy), trained, if the judges' answers say so."""
-        candidate = copy.deepcopy(network) if candidate is None else candidate
-        candidate.reach(self._units.points(torch.from_numpy(self._X[self._weight > 0])))
-        before = judged(network, judges)[judges.valid]
-        after = self._train_on(candidate, pool, judges)
-        better = _clearly_better(after, before) if surely else after.mean() < before.mean()
-        return candidate if better else network
-
-    def _unless_fresh_is_better(
-        self, network: ADENetwork, pool: IntArray, judges: Any, few: bool
-    ) -> ADENetwork:
-        """Return a new network if what the given one knows of the places does not hold here.
-
-        From few answers a new one would learn nothing of places: its numbers are enough.
-        """
-        seed = int(self._rng.integers(2**31))
-        fresh = ADENetwork(network.n_features, network.size, "served", seed).to(self._device)
-        fresh.units = self._units
-        self._fit_form(fresh, pool)
-        if not few:
-            fresh = self._improved(fresh, pool, judges, surely=False)
-        new, old = (judged(one, judges)[judges.valid] for one in (fresh, network))
-        if not _clearly_better(new, old):
-            return network
-        self._began_trained = False
-        return fresh
+        groups = np.arange(len(held))
+        self._loss = mean_loss(network, self._lessons, groups, self._recipe.n_layouts)
 
     # -- costs: descend, and in the end compare ---------------------------------------------------
 
@@ -827,39 +728,11 @@ class ADENClustering(StagedLearner):
         if recipe.center_rate is not None:
             problem = whole  # as published
         reach = 2 * self._spread()
-        last = self._stage >= len(self._betas) - 1
+        last = self._stage >= len(self._betas) - 1 or recipe.center_rate is not None
         for number, Y in enumerate(self._replicas):
-            start = problem.centers(Y)
-            if recipe.center_rate is None:
-                solution = Gradient().solve(
-                    problem, start, self.beta_, max_iter=max(1, recipe.center_epochs), tol=1e-4
-                )
-                move = solution.centers.numpy() - Y
-                # Beyond the perturbed centres that were asked about, the network only guesses.
-                length = np.linalg.norm(move, axis=1, keepdims=True)
-                move *= np.minimum(1, reach / np.maximum(length, 1e-300))
-                if not last:
-                    move = move + 1e-3 * self._scale * self._rng.standard_normal(Y.shape)
-                self._replicas[number] = Y + move
-            else:
-                for _ in range(recipe.center_epochs):
-                    start = (
-                        start
-                        - recipe.center_rate * problem.value_and_gradient(start, self.beta_)[1]
-                    )
-                self._replicas[number] = start.numpy()
+            shake = 0.0 * Y if last else 1e-3 * self._scale * self._rng.standard_normal(Y.shape)
+            self._replicas[number] = descended(recipe, problem, Y, self.beta_, reach, shake)
         self._place(min(self._replicas, key=problem.distortion))
-
-    def _keep_distinct(self) -> None:
-        """Keep one of each group of replicas that came to the same, the best first."""
-        assert self.model_ is not None
-        problem = self._problem(self.model_)
-        ranked = sorted((problem.distortion(Y), n) for n, Y in enumerate(self._replicas))
-        kept = [ranked[0]]
-        for value, number in ranked[1:]:
-            if value > (1 + DIFFERENT) * kept[-1][0]:
-                kept.append((value, number))
-        self._replicas = self._replicas[[number for _, number in kept]].copy()
 
     def _judge(self, asked: Asked, cost: FloatArray, Y: FloatArray) -> None:
         for number, replica in enumerate(self._replicas):
@@ -868,13 +741,7 @@ class ADENClustering(StagedLearner):
 
     def _choose_replica(self) -> None:
         """Take the replica that cost least, unless the one that should have is as good."""
-        n, total, squares = self._verdict.T
-        mean = total / np.maximum(n, 1)
-        error = (squares / np.maximum(n, 1) - mean**2) / np.maximum(n, 1)
-        best = int(mean.argmin())
-        clear = mean[0] - mean[best] > math.sqrt(max(0.0, error[0] + error[best]))
-        if not clear or (n < FEWEST_JUDGED).any():
-            best = 0  # as the network ranks them
+        best = cheapest(self._verdict)
         self._monitor.forget_costs()  # of all replicas
         self._place(self._replicas[best])
         self._replicas = self.cluster_centers_[None].copy()
@@ -1036,31 +903,3 @@ def _share_negative(batch: Batch) -> float:
     """Return the share of answers whose cost is below nothing."""
     below: Any = batch.target < 0
     return float(below[batch.valid].mean())
-
-
-def _clearly_better(losses: torch.Tensor, others: torch.Tensor) -> bool:
-    """Whether answers, one by one, are likelier than with another network."""
-    if not others.isfinite().all():
-        return bool(losses.isfinite().all())
-    gain = others - losses
-    error = float(gain.std()) / math.sqrt(len(gain))
-    return float(gain.mean()) > max(2.5 * error, 1e-4)
-
-
-def _averaged(
-    entities: IntArray,
-    prescribed: IntArray,
-    cost: FloatArray,
-    Y: FloatArray,
-) -> tuple[IntArray, IntArray, FloatArray, FloatArray]:
-    """Return one row per centres, entity and prescription, with the mean of its costs."""
-    keys = np.column_stack([Y.reshape(len(Y), -1), entities, prescribed])
-    # Draws of one pair mostly come one after the other: only the first of each run is looked up.
-    begins = np.flatnonzero(np.append(True, (keys[1:] != keys[:-1]).any(1)))
-    heads = keys[begins].view([("", keys.dtype)] * keys.shape[1])[:, 0]
-    _, first, which = np.unique(heads, return_index=True, return_inverse=True)
-    first, which = begins[first], np.repeat(which, np.diff(begins, append=len(keys)))
-    mean = np.bincount(which, weights=cost) / np.bincount(which)
-    order = np.argsort(first)
-    first = first[order]
-    return entities[first], prescribed[first], mean[order], Y[first]

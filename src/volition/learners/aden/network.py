@@ -71,7 +71,7 @@ def dropped(z: Tensor, share: float) -> Tensor:
     On CPUs torch draws a number for each, which takes a third of a training step: here one random
     number decides on four of them, to within 1 / 65,536 of the share.
     """
-    if not 0 < share < 1 or z.device.type != "cpu":
+    if not 0 < share < 1 or z.device.type != "cpu" or torch.compiler.is_compiling():
         return F.dropout(z, share)
     n = z.numel()
     bits = torch.empty(-(-n // 4), dtype=torch.int64).random_(-(2**63), None).view(torch.int16)

@@ -7,13 +7,18 @@ is nearly free.
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from volition.costs import Cost
+from volition.learners.aden.models import CautiousAutonomy
 from volition.validation import FloatArray
 
 #: rounds over all centres, at most
 ROUNDS = 20
+#: centres of all random sets to begin with
+EXCHANGES = 40
 #: numbers per block of trials
 BLOCK = 4_000_000
 
@@ -68,6 +73,29 @@ def exchange(
         if value == before:
             break
     return places, value
+
+
+def exchanged(
+    model: CautiousAutonomy,
+    cost: Cost,
+    entities: Tensor,
+    places: Tensor,
+    n_clusters: int,
+    rng: np.random.Generator,
+) -> list[FloatArray]:
+    """Return centres to start a search from: the best two of some sets that exchange has found.
+
+    Attention, where a network pays any, is left to the search.
+    """
+    C, apart = (model.costs(x, places, cost) for x in (entities, places))
+    linear = model.network.linear.numpy()
+    sets = []
+    for _ in range(max(2, EXCHANGES // n_clusters)):
+        # Often it is best that centres coincide, and exchanging one does not lead there.
+        different = rng.integers(0, len(places), rng.integers(1, n_clusters + 1))
+        start = torch.from_numpy(different[rng.integers(0, len(different), n_clusters)])
+        sets.append(exchange(C, apart, linear, start))
+    return [places[chosen].numpy() for chosen, _ in sorted(sets, key=lambda s: s[1])[:2]]
 
 
 def expected(C: Tensor, apart: Tensor, linear: FloatArray, sets: Tensor) -> Tensor:
