@@ -595,11 +595,14 @@ class Learner(ClusterMixin, BaseEstimator):
     def distortion_estimate(self) -> Estimate:
         """Return the mean cost that the best known prescriptions had of late, 95 % sure.
 
-        It comes from answers alone, not from the model that was learned.
+        It comes from answers alone, not from the model that was learned: about the centres as they
+        stand now, and about prescriptions that were the best ones known.
 
         Returns
         -------
         Estimate
+            NaN as long as there are no such answers, as in short runs that end with moving the
+            centres.
         """
         self._check_started()
         return self._monitor.distortion(getattr(self, "_recost", None))
