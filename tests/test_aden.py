@@ -788,6 +788,7 @@ def test_dropout_is_torchs_own(share):
     dropped_z.sum().backward()
     torch.testing.assert_close(z.grad, dropped_z.detach() / 2)
     assert dropped(z, 0.0) is z
+    assert not dropped(z, 1 - 1e-6)[:10].any()  # too many for sixteen bits to tell
 
 
 def test_a_network_that_does_not_hold_here_is_given_up(X, street_gap):
@@ -801,6 +802,22 @@ def test_a_network_that_does_not_hold_here_is_given_up(X, street_gap):
     model.fit(X, population=people)
     assert not model.transferred_
     assert street_gap(model) < 10
+
+
+def test_a_network_of_choices_that_was_given_up_stays_so(X, people, monkeypatch):
+    verdicts = iter([False, True, True])
+    monkeypatch.setattr(
+        "volition.learners.aden.learner.clearly_better", lambda some, others: next(verdicts)
+    )
+    given = shaken("choices", QUICK.size()).float()
+    model = ADENClustering(K, preset=QUICK, network=given, n_interactions=7000, tol=0.0)
+    assert not hasattr(model, "transferred_")
+    assert model.start(X).transferred_
+    seen = []
+    model.fit(X, population=people, on_batch=lambda m: seen.append((m._stage, m.transferred_)))
+    assert {stage for stage, _ in seen} >= {0, 1, 2}
+    assert all(held == (stage == 0) for stage, held in seen)
+    assert isinstance(model.model_, NetworkAutonomy)  # one that was learned here
 
 
 def test_how_others_choose_is_not_taken_over(X, truth):
@@ -1188,6 +1205,19 @@ def test_replicas_are_compared_by_enough_answers(X, truth):
         other._verdict = np.array(verdict, dtype=float)
         other._choose_replica()
         np.testing.assert_array_equal(other.cluster_centers_, model._replicas[best])
+
+
+@pytest.mark.parametrize(("preset", "several"), [("paper", True), (Recipe(head="costs"), False)])
+def test_large_steps_take_several_threads(X, preset, several):
+    model = ADENClustering(K, preset=preset).start(X)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with model._few_threads():
+            assert (torch.get_num_threads() == 2) == several
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_betas_of_the_published_schedule(X):

@@ -385,9 +385,12 @@ def test_a_fit_without_a_single_answer_is_an_error(X):
 
 
 @pytest.mark.parametrize("population", [None, "people", print])
-def test_somebody_must_answer(X, population):
-    with pytest.raises(ValueError, match=r"population must have a method respond"):
-        TabularClustering(K).fit(X, population=population)
+def test_somebody_must_answer(X, people, population):
+    model = TabularClustering(K, n_interactions=500, random_state=0).fit(X, population=people)
+    for ask in (model.fit, model.partial_fit):
+        with pytest.raises(ValueError, match=r"population must have a method respond"):
+            ask(X, population=population)
+    assert model.n_answers_ == 500  # nothing is lost
 
 
 def test_endless_costs_are_no_answers_that_got_lost():
@@ -403,6 +406,34 @@ def test_the_end_of_a_fit_is_in_its_history(X, people):
     assert model.history_[-1]["distortion"] == model.distortion_
     when = [line["interactions"] for line in model.history_]
     assert when == sorted(set(when))
+
+
+def test_the_end_is_in_the_history_even_if_nobody_answered_last(X):
+    class Tired(SimulatedPopulation):
+        def respond(self, entities, prescribed, centers):
+            response = super().respond(entities, prescribed, centers)
+            if self.n_interactions > 1500:
+                response.cost[:] = np.nan
+            return response
+
+    people = Tired(X, FixedAutonomy(uniform(0.3)), random_state=0)
+    model = TabularClustering(K, n_interactions=2000, batch_size=500, random_state=0)
+    model.fit(X, population=people)
+    assert model.n_answers_ == 1500
+    last = model.history_[-1]
+    assert (last["interactions"], last["answers"]) == (2000, 1500)
+    assert last["distortion"] == model.distortion_
+
+
+@pytest.mark.parametrize("batches", [20, 21, 22])
+def test_a_long_history_keeps_its_ends(X, people, monkeypatch, batches):
+    monkeypatch.setattr("volition.learners.base.LONGEST_HISTORY", 20)
+    model = TabularClustering(K, n_interactions=50 * batches, batch_size=50, random_state=0)
+    model.fit(X, population=people)
+    assert len(model.history_) <= 20
+    when = [line["interactions"] for line in model.history_]
+    assert (when[0], when[-1]) == (50, 50 * batches)
+    assert model.history_[-1]["distortion"] == model.distortion_
 
 
 def test_ctrl_c_keeps_what_was_learned(X, people):

@@ -14,6 +14,8 @@ from volition import (
     TabularClustering,
     anneal,
 )
+from volition.costs import SquaredEuclidean
+from volition.learners.aden.training import judged
 from volition.metrics import distortion
 from volition.plotting import (
     ClusteringDisplay,
@@ -225,9 +227,25 @@ def test_training_of_few_fits_is_seen(four_groups):
     (line,) = left.lines
     assert len(line.get_xdata())
     assert line.get_marker() == "o"
-    assert line.get_ydata()[-1] == model.history_[-1]["loss"]
+    lesson = model._lessons(np.arange(model._replay.n_groups))
+    surprise = judged(model.network_, lesson)[lesson.valid].mean()
+    assert line.get_ydata()[-1] == pytest.approx(float(surprise), rel=1e-5)
     learned = right.lines[0]
     assert learned.get_ydata()[-1] == model.distortion_
+
+
+def test_the_loss_of_choices_is_their_mean_surprise(four_groups):
+    """By definition: minus the mean logarithm of the chance of what was chosen."""
+    X = four_groups[::10]
+    model = learned(X, head="choices")
+    replay = model._replay.take(np.arange(model._replay.n_groups))
+    rows = np.nonzero(replay.valid)
+    p = model.model_.conditional_each(
+        torch.from_numpy(X[replay.entities[rows]]), torch.from_numpy(replay.prescribed[rows]),
+        torch.from_numpy(replay.centers[rows[0]]), SquaredEuclidean(),
+    ).numpy()  # fmt: skip
+    surprise = -np.log((p * replay.matches[rows]).sum(1)).mean()
+    assert model.history_[-1]["loss"] == pytest.approx(surprise, rel=1e-4)
 
 
 def test_attention_has_a_map_per_centre(four_groups):

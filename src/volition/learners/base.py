@@ -245,6 +245,7 @@ class Learner(ClusterMixin, BaseEstimator):
         -------
         self
         """
+        _check_answers(population)
         if resume and checkpoint is None:
             raise ValueError("resume=True needs checkpoint=, the file to go on from.")
         if resume and Path(checkpoint).is_file():
@@ -259,13 +260,8 @@ class Learner(ClusterMixin, BaseEstimator):
         self._run(population, enough, checkpoint, checkpoint_every, on_batch, limit)
         return self
 
-    def _check_population(self, population: Any) -> None:
-        """Raise unless the population can answer and has as many entities, if it says how many."""
-        if not (hasattr(population, "respond") or hasattr(population, "replay")):
-            raise ValueError(
-                "population must have a method respond(entities, prescribed, centers) that returns "
-                f"a Response, such as SimulatedPopulation or your own; got {population!r}."
-            )
+    def _check_size(self, population: Any) -> None:
+        """Raise if the population says that it has another number of entities."""
         theirs = getattr(population, "n_entities", len(self._X))
         if theirs != len(self._X):
             raise ValueError(
@@ -324,6 +320,7 @@ class Learner(ClusterMixin, BaseEstimator):
         -------
         self
         """
+        _check_answers(population)
         if not hasattr(self, "_X"):
             if X is None:
                 raise ValueError("The first partial_fit needs X, the entities.")
@@ -348,8 +345,8 @@ class Learner(ClusterMixin, BaseEstimator):
         limit: Callable[[], int] | None = None,
         thoroughly: bool = True,
     ) -> None:
-        self._check_population(population)
-        self.interrupted_ = False
+        self._check_size(population)
+        self.interrupted_, self.stop_reason_ = False, None
         try:
             with _interruptible() as interrupted:
                 reason = self._loop(
@@ -375,6 +372,7 @@ class Learner(ClusterMixin, BaseEstimator):
             self._concluded = thoroughly and not early
             if self.history_ and self.history_[-1]["interactions"] == self.n_interactions_:
                 del self.history_[-1]  # it is of before
+            if self.n_answers_:
                 self._note()
         if checkpoint is not None and not early:
             self.save(checkpoint, population)
@@ -569,7 +567,7 @@ class Learner(ClusterMixin, BaseEstimator):
             }
         )
         if len(self.history_) > LONGEST_HISTORY:
-            self.history_ = self.history_[1::2]
+            self.history_ = self.history_[::2]  # the newest is among them
 
     def _few_threads(self) -> AbstractContextManager[None]:
         """Steps on few entities are small: threads would only wait for each other."""
@@ -762,6 +760,15 @@ class Learner(ClusterMixin, BaseEstimator):
     def _check_started(self) -> None:
         if not hasattr(self, "_X"):
             raise ValueError(f"{type(self).__name__} has not begun: call start(X) or fit first.")
+
+
+def _check_answers(population: Any) -> None:
+    """Raise unless the population can answer, before anything learned is given up."""
+    if not (hasattr(population, "respond") or hasattr(population, "replay")):
+        raise ValueError(
+            "population must have a method respond(entities, prescribed, centers) that returns a "
+            f"Response, such as SimulatedPopulation or your own; got {population!r}."
+        )
 
 
 def _seed(random_state: Any) -> Any:

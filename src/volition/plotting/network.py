@@ -52,7 +52,7 @@ def plot_training(learner: ADENClustering, *, optimum: float | None = None) -> A
     )
     known = np.isfinite(loss)
     annealed = learner.head_ == "costs"
-    # A network of choices is fitted a few times only.
+    # A network of choices is fitted a few times only: there may be a single point to see.
     left.plot(when[known], loss[known], color=BLUE, lw=1.2, marker=None if annealed else "o")
     count_interactions(left)
     left.set_ylabel(

@@ -1,4 +1,4 @@
-"""Annealing on a network of expected costs, as published: betas, targets, centres, comparisons."""
+"""Annealing on a network of expected costs (Algorithm 2): betas, targets, centres, comparisons."""
 
 from __future__ import annotations
 

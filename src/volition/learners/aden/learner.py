@@ -79,6 +79,7 @@ LARGE_STEP = 1_000_000
 #: what is saved as it is
 SAVED = (
     "stage", "told", "debt", "left", "turn", "exact", "finished", "phase", "scale", "began_trained",
+    "transferred",
 )  # fmt: skip
 #: answers of the first stage with a network of service that was trained elsewhere, and layouts
 #: that they are about at least
@@ -132,8 +133,9 @@ class ADENClustering(StagedLearner):
         What was learned, as an autonomy model: usable wherever one is.
     network_ : ADENetwork or None
     transferred_ : bool
-        Whether a network was given and what it knows has held so far; False if it was given up for
-        one that was learned here, or there was none.
+        Whether what is known rests on a network that was given: False if there was none, if it was
+        given up for one that was learned here, or if something simpler explains the answers as
+        well.
     beta_ : float
     n_interactions_, n_answers_, n_repeated_ : int
     history_ : list of dict
@@ -229,7 +231,7 @@ class ADENClustering(StagedLearner):
         given = None if self._restoring else self._given_network(d)
         if given is not None and head not in ("auto", given.head):
             raise ValueError(f"head={head!r}, but the network is one of {given.head}.")
-        self._began_trained = given is not None
+        self._began_trained = self._transferred = given is not None
         #: weights of places as they were given, to which few answers add
         self._given_places = torch.zeros(0)
         if given is not None and given.head == "served":
@@ -299,9 +301,8 @@ class ADENClustering(StagedLearner):
 
     @property
     def transferred_(self) -> bool:
-        """Whether a given network has held so far."""
-        self._check_started()
-        return self._began_trained and (self.head_ != "choices" or self._trained)
+        """Whether what is known rests on a network that was given."""
+        return self._transferred and isinstance(self.model_, NetworkAutonomy)
 
     def _model_from_network(self) -> None:
         assert self._trainer is not None
@@ -687,6 +688,7 @@ class ADENClustering(StagedLearner):
         self._trained = helps = clearly_better(best, plain)
         if not helps:
             network.load_state_dict(blank.state_dict())
+            self._transferred = False
         return helps
 
     def _train_on(self, network: ADENetwork, pool: IntArray, judges: Any) -> torch.Tensor:
@@ -710,7 +712,7 @@ class ADENClustering(StagedLearner):
             self._rng,
         )
         network = service.fit(self._trainer.network)
-        self._began_trained = service.given is not None
+        self._began_trained = self._transferred = service.given is not None
         self._trainer = self._new_trainer(network)
         self._model_from_network()
         groups = np.arange(len(held))

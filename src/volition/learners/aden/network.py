@@ -71,11 +71,12 @@ def dropped(z: Tensor, share: float) -> Tensor:
     On CPUs torch draws a number for each, which takes a third of a training step: here one random
     number decides on four of them, to within 1 / 65,536 of the share.
     """
-    if not 0 < share < 1 or z.device.type != "cpu" or torch.compiler.is_compiling():
+    cut = round(share * 2**16)
+    if not 0 < cut < 2**16 or z.device.type != "cpu" or torch.compiler.is_compiling():
         return F.dropout(z, share)
     n = z.numel()
     bits = torch.empty(-(-n // 4), dtype=torch.int64).random_(-(2**63), None).view(torch.int16)
-    kept = bits[:n].view(z.shape) >= round(share * 2**16) - 2**15
+    kept = bits[:n].view(z.shape) >= cut - 2**15
     return z * kept.to(z.dtype).mul_(1 / (1 - share))
 
 
