@@ -95,8 +95,9 @@ class Ledger:
                 f"learner, or more than {self.patience} questions ago; nothing was learned from "
                 "the batch."
             )
-        _, first = np.unique(ids, return_index=True)
-        first = np.sort(first)
+        first = np.arange(len(ids))
+        if (np.diff(ids) <= 0).any():  # some may come twice
+            first = np.sort(np.unique(ids, return_index=True)[1])
         new = first[self._book.answered[slots[first]] == 0]
         self._book.answered[slots[new]] = 1
         return new, self._book.take(slots[new])

@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from volition.learners.aden.recipe import Recipe
+from volition.learners.aden.replay import distinct_sets
 from volition.population import IntArray
 from volition.problem import Problem
 from volition.solvers import Gradient
@@ -45,12 +46,9 @@ def averaged(
     entities: IntArray, prescribed: IntArray, cost: FloatArray, Y: FloatArray
 ) -> tuple[IntArray, IntArray, FloatArray, FloatArray]:
     """Return one row per centres, entity and prescription, with the mean of its costs."""
-    keys = np.column_stack([Y.reshape(len(Y), -1), entities, prescribed])
-    # Draws of one pair mostly come one after the other: only the first of each run is looked up.
-    begins = np.flatnonzero(np.append(True, (keys[1:] != keys[:-1]).any(1)))
-    heads = keys[begins].view([("", keys.dtype)] * keys.shape[1])[:, 0]
-    _, first, which = np.unique(heads, return_index=True, return_inverse=True)
-    first, which = begins[first], np.repeat(which, np.diff(begins, append=len(keys)))
+    _, layout = distinct_sets(Y)
+    pair = (layout * (int(entities.max()) + 1) + entities) * Y.shape[1] + prescribed
+    _, first, which = np.unique(pair, return_index=True, return_inverse=True)
     mean = np.bincount(which, weights=cost) / np.bincount(which)
     order = np.argsort(first)
     first = first[order]

@@ -22,6 +22,26 @@ class Batch(NamedTuple):
     valid: NDArray[np.bool_]  # (G, S)
 
 
+def distinct_sets(centers: FloatArray) -> tuple[IntArray, IntArray]:
+    """Return where each set of centres is first, and which one each of (m, K, d) is.
+
+    Answers about one set mostly come one after the other: only the first of each run is looked up.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from volition.learners.aden.replay import distinct_sets
+    >>> first, which = distinct_sets(np.array([2.0, 2.0, 1.0, 2.0]).reshape(4, 1, 1))
+    >>> first.tolist(), which.tolist()
+    ([2, 0], [1, 1, 0, 1])
+    """
+    keys = np.ascontiguousarray(centers).reshape(len(centers), -1)
+    begins = np.flatnonzero(np.append(True, (keys[1:] != keys[:-1]).any(1)))
+    heads = keys[begins].view([("", keys.dtype)] * keys.shape[1])[:, 0]
+    _, first, which = np.unique(heads, return_index=True, return_inverse=True)
+    return begins[first], np.repeat(which, np.diff(begins, append=len(keys)))
+
+
 class Replay:
     """The latest answers, in groups of at most ``width`` about the same centres.
 
@@ -67,10 +87,8 @@ class Replay:
         matches: NDArray[np.bool_],
     ) -> IntArray:
         """Keep answers, ``centers`` (m, K, d) a set for each; return the groups they are in."""
-        # Centres are told apart by their bytes: those of one question are those of its answer.
-        keys = np.ascontiguousarray(centers).reshape(len(centers), -1)
-        keys = keys.view([("", keys.dtype)] * keys.shape[1])[:, 0]
-        _, first, which = np.unique(keys, return_index=True, return_inverse=True)
+        # Centres are told apart exactly: those of one question are those of its answer.
+        first, which = distinct_sets(centers)
         touched: list[int] = []
         members = np.split(np.argsort(which, kind="stable"), np.cumsum(np.bincount(which))[:-1])
         for number in np.argsort(first):  # in the order in which they came
