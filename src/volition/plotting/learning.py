@@ -10,6 +10,9 @@ from volition.learners import Change, Learner
 from volition.plotting.phase import BLUE, GREY, ORANGE
 from volition.validation import FloatArray
 
+#: points of a line below which each is marked
+FEW = 5
+
 
 def _axes(ax: Any) -> Any:
     from matplotlib import pyplot as plt
@@ -61,11 +64,15 @@ def plot_learning(learner: Learner, *, optimum: Any = None, ax: Any = None) -> A
         np.array([line[name] for line in learner.history_]) for name in names
     )
     known = np.isfinite(table)  # nothing may have been learned at first, or to the end
-    few = "o" if known.sum() < 5 else None
+    few = "o" if known.sum() < FEW else None
     ax.plot(when, table, color=BLUE, lw=1.5, marker=few, label="according to what was learned")
-    if np.isfinite(observed).any():
+    seen, name = np.isfinite(observed), "mean cost of recent answers, 95 %"
+    if seen.sum() >= FEW:
         ax.fill_between(when, low, high, color=ORANGE, alpha=0.25, lw=0)
-        ax.plot(when, observed, color=ORANGE, lw=1, label="mean cost of recent answers, 95 %")
+        ax.plot(when, observed, color=ORANGE, lw=1, label=name)
+    elif seen.any():
+        middle, error = observed[seen], np.abs(np.stack([low, high])[:, seen] - observed[seen])
+        ax.errorbar(when[seen], middle, error, color=ORANGE, fmt="o-", ms=4, lw=1, label=name)
     if optimum is not None:
         steps = [(0, optimum)] if np.isscalar(optimum) else list(optimum)
         starts = [at for at, _ in steps] + [max(float(when[-1]), steps[-1][0])]
@@ -78,9 +85,9 @@ def plot_learning(learner: Learner, *, optimum: Any = None, ax: Any = None) -> A
         )  # fmt: skip
     count_interactions(ax)
     ax.set_ylabel("distortion")
-    seen = np.concatenate([table[known][known.sum() // 20 :], observed[np.isfinite(observed)]])
-    if len(seen):
-        ax.set_ylim(0, 1.15 * float(seen.max()))
+    values = np.concatenate([table[known][known.sum() // 20 :], observed[seen]])
+    if len(values):
+        ax.set_ylim(0, 1.15 * float(values.max()))
     ax.legend(frameon=False)
     return ax
 
