@@ -43,6 +43,7 @@ from volition.learners.aden.network import LEAST, dropped
 from volition.learners.aden.replay import Batch, Replay
 from volition.learners.aden.swapping import exchange
 from volition.learners.aden.training import Trainer, fit_logits, log_choices, losses
+from volition.learners.monitor import Estimate
 from volition.metrics import distortion
 from volition.problem import Problem
 
@@ -818,6 +819,23 @@ def test_a_network_of_choices_that_was_given_up_stays_so(X, people, monkeypatch)
     assert {stage for stage, _ in seen} >= {0, 1, 2}
     assert all(held == (stage == 0) for stage, held in seen)
     assert isinstance(model.model_, NetworkAutonomy)  # one that was learned here
+
+
+@pytest.mark.parametrize(
+    ("value", "n", "ends"), [(1.0, 50, True), (3.0, 50, False), (1.0, 0, False)]
+)
+def test_a_fit_does_not_end_at_centres_that_cost_something_else(X, monkeypatch, value, n, ends):
+    """Belief alone is not enough: a search goes where the network is wrong."""
+    people = SimulatedPopulation(X, DRIVERS, metric=streets, reveal="cost", random_state=1)
+    model = ADENClustering(K, preset=QUICK, head="served", n_interactions=300, random_state=0)
+    model.fit(X, population=people)
+    believed = model._problem(model.model_).distortion(model.cluster_centers_)
+    low, high = (0.9 * value * believed, 1.1 * value * believed) if n else (np.nan, np.nan)
+    seen = Estimate(value * believed, low, high, n)
+    monkeypatch.setattr(model, "distortion_estimate", lambda: seen)
+    model._stage = 1
+    model._move_to(model.cluster_centers_)  # no better ones were found
+    assert (model._finished is not None) == ends
 
 
 def test_how_others_choose_is_not_taken_over(X, truth):

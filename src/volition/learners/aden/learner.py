@@ -639,9 +639,18 @@ class ADENClustering(StagedLearner):
 
     def _move_to(self, Y: FloatArray) -> None:
         super()._move_to(Y)
+        if self._finished is not None and self.head_ == "served" and not self._confirmed():
+            self._finished = None  # a search goes where a network is wrong: it is to be told more
         self._replicas = self.cluster_centers_[None].copy()
         # Beta of the same meaning as in annealing: the policy is all but hard.
         self.beta_ = self._betas[-1]
+
+    def _confirmed(self) -> bool:
+        """Whether the centres have cost what the network believes."""
+        assert self.model_ is not None
+        seen = self.distortion_estimate()
+        believed = self._problem(self.model_).distortion(self.cluster_centers_)
+        return seen.n_answers > 0 and seen.low <= believed <= seen.high
 
     def _costs_explained(self, ending: bool = False) -> bool:
         """Whether costs are still what the network takes them for; if not, change that.
