@@ -114,7 +114,7 @@ class ADENClustering(StagedLearner):
         by more than ``tol``, at most 100,000; a network of expected costs asks about a million, in
         equal parts for each beta.
     tol : float, default=0.001
-        See there.
+        Share by which centres must improve from one stage to the next, or the fit ends.
     device : str, default="cpu"
         Where the network is trained.
     random_state : int, Generator or None
@@ -795,8 +795,8 @@ class ADENClustering(StagedLearner):
             raise ValueError("There is no network yet: it is made after the first answers.")
         if self.head_ == "served" and not self._trainer.network.attentive:
             raise ValueError(
-                "This network pays no attention: choices follow what being served costs; networks "
-                "of the other heads do."
+                "This network (head='served') pays no attention: its choices follow what being "
+                "served costs; draw `plot_costs` instead, or fit with head='costs'."
             )
         X = self._X if X is None else self._features(X)
         network, units = self._trainer.network, self._units
