@@ -40,9 +40,16 @@ from volition.learners.aden.form import adjust_places, calibrate, fit_form
 from volition.learners.aden.lessons import prepare
 from volition.learners.aden.models import CautiousAutonomy
 from volition.learners.aden.network import LEAST, dropped
+from volition.learners.aden.observed import Cheapest
 from volition.learners.aden.replay import Batch, Replay
 from volition.learners.aden.swapping import exchange
-from volition.learners.aden.training import Trainer, fit_logits, log_choices, losses
+from volition.learners.aden.training import (
+    Trainer,
+    fit_logits,
+    log_choices,
+    losses,
+    train_while_better,
+)
 from volition.learners.monitor import Estimate
 from volition.metrics import distortion
 from volition.problem import Problem
@@ -822,7 +829,7 @@ def test_a_network_of_choices_that_was_given_up_stays_so(X, people, monkeypatch)
 
 
 @pytest.mark.parametrize(
-    ("value", "n", "ends"), [(1.0, 50, True), (3.0, 50, False), (1.0, 0, False)]
+    ("value", "n", "ends"), [(1.0, 50, True), (0.5, 50, True), (3.0, 50, False), (1.0, 0, False)]
 )
 def test_a_fit_does_not_end_at_centres_that_cost_something_else(X, monkeypatch, value, n, ends):
     """Belief alone is not enough: a search goes where the network is wrong."""
@@ -836,6 +843,82 @@ def test_a_fit_does_not_end_at_centres_that_cost_something_else(X, monkeypatch, 
     model._stage = 1
     model._move_to(model.cluster_centers_)  # no better ones were found
     assert (model._finished is not None) == ends
+
+
+@pytest.mark.parametrize("dearer", [True, False])
+def test_centres_that_have_cost_more_than_others_are_given_up(X, monkeypatch, dearer):
+    people = SimulatedPopulation(X, DRIVERS, metric=streets, reveal="cost", random_state=1)
+    model = ADENClustering(K, preset=QUICK, head="served", n_interactions=300, random_state=0)
+    model.fit(X, population=people)
+    model._cheapest = Cheapest()
+    before, there = model.cluster_centers_.copy(), model.cluster_centers_ + 0.3
+    costs = iter([Estimate(1.0, 0.9, 1.1, 50), Estimate(3.0, 2.0 if dearer else 1.0, 4.0, 9)])
+    monkeypatch.setattr(model, "distortion_estimate", lambda: next(costs))
+    model._back_to_cheapest()
+    np.testing.assert_array_equal(model.cluster_centers_, before)
+    model._place(there)
+    model._back_to_cheapest()
+    np.testing.assert_array_equal(model.cluster_centers_, before if dearer else there)
+
+
+def test_the_cheapest_centres_are_those_that_surely_are():
+    cheapest, one, other = Cheapest(), np.zeros((2, 1)), np.ones((2, 1))
+    unknown = Estimate(np.nan, np.nan, np.nan, 0)
+    assert cheapest.compared(one, unknown) is one
+    assert cheapest.centers is None
+    cheapest.compared(one, Estimate(1.0, 0.8, 1.2, 100))
+    # Few answers with a lower mean say nothing.
+    assert cheapest.compared(other, Estimate(0.9, 0.1, 1.7, 3)) is other
+    np.testing.assert_array_equal(cheapest.centers, one)
+    assert cheapest.compared(other, Estimate(0.7, 0.6, 0.8, 90)) is other
+    np.testing.assert_array_equal(cheapest.centers, other)
+    np.testing.assert_array_equal(cheapest.compared(one, Estimate(1, 0.81, 1.2, 9)), other)
+    assert cheapest.compared(one, unknown) is one
+
+
+def test_the_last_answers_of_a_budget_say_what_the_centres_cost(X):
+    asked = []
+
+    class Recorded(SimulatedPopulation):
+        def respond(self, entities, prescribed, centers):
+            asked.append(np.broadcast_to(centers, (len(entities), K, 2)))
+            return super().respond(entities, prescribed, centers)
+
+    people = Recorded(X, DRIVERS, metric=streets, reveal="cost", random_state=1)
+    model = ADENClustering(
+        K, preset=QUICK, head="served", n_interactions=600, tol=0.0, random_state=0
+    )
+    model.fit(X, population=people)
+    assert model.n_interactions_ == 600
+    last = np.concatenate(asked)[-60:]
+    np.testing.assert_array_equal(last, np.broadcast_to(model.cluster_centers_, last.shape))
+    seen = model.distortion_estimate()
+    assert seen.n_answers >= 60
+    true = distortion(X, model.cluster_centers_, DRIVERS, model.labels_, metric=streets)
+    assert abs(seen.value - true) < 2 * (seen.high - seen.low)
+    # Later answers are learned from again.
+    stage = model._stage
+    model.partial_fit(population=people, n_interactions=1000)
+    assert model._stage > stage
+
+
+def test_what_was_trained_before_is_trained_gently(X):
+    lesson, _ = answers(X, DistanceAutonomy(0.3, temperature=0.05), 8)
+    network = ADENetwork(2, SMALL, "served")
+    rates = []
+
+    class Watched(Trainer):
+        def step(self, lesson, factor=1.0, seed=0):
+            rates[-1] = max(rates[-1], factor)
+            return super().step(lesson, factor, seed)
+
+    network = network.double()
+    for _ in range(2):
+        rates.append(0.0)
+        trainer, rng = Watched(network, 1e-3, 0.0), np.random.default_rng(0)
+        train_while_better(trainer, lambda groups: lesson, np.arange(4), lesson, 4, rng)
+    assert network.service.last.weight.any()
+    assert rates[1] == pytest.approx(0.1 * rates[0])
 
 
 def test_how_others_choose_is_not_taken_over(X, truth):
@@ -1308,7 +1391,7 @@ def test_exchanging_places_finds_the_best_ones(rng):
 
 
 def test_a_search_is_wary_of_places_that_nobody_was_served_from(rng):
-    network, units = shaken("served"), Units(np.zeros(2), 1.0, 1.0)
+    network, units = ADENetwork(2, SMALL, "served"), Units(np.zeros(2), 1.0, 1.0)
     asked = torch.from_numpy(rng.random((50, 2)))
     wary, plain = CautiousAutonomy(network, units, asked), NetworkAutonomy(network, units)
     X = rng.random((20, 2))
@@ -1319,3 +1402,36 @@ def test_a_search_is_wary_of_places_that_nobody_was_served_from(rng):
     near, far = asked[:2].numpy(), np.array([[3.0, 3.0], [4.0, 4.0]])
     np.testing.assert_allclose(costs(wary, near), costs(plain, near), rtol=1e-4)
     assert (costs(wary, far) > 10 * costs(plain, far)).all()
+
+
+def test_places_are_means_over_shifted_centres(rng):
+    network = shaken("served").requires_grad_(False)
+    x, y, shifts = (torch.from_numpy(rng.random(shape)) for shape in ((1, 6, 2), (1, 3, 2), (4, 2)))
+    D = squares(x, y)
+    each = torch.stack([network.log_served(x, y + shift, D).exp() for shift in shifts])
+    torch.testing.assert_close(network.log_served(x, y, D, shifts).exp(), each.mean(0))
+
+
+@pytest.mark.parametrize("d", [1, 2, 5])
+def test_a_search_passes_over_narrow_holes(rng, d):
+    """A network is smooth where costs jump, and so takes places in between for cheap."""
+
+    class Hole(torch.nn.Module):
+        def forward(self, a, b):
+            deep = -3.0 * (b - 0.5).norm(dim=-1).lt(0.02).to(a.dtype)
+            return deep[..., None, :].expand(*a.shape[:-1], b.shape[-2])
+
+    network, units = ADENetwork(d, SMALL, "served"), Units(np.zeros(d), 1.0, 1.0)
+    network.service = Hole()
+    network.reach(torch.tensor([[0.0] * d, [1.0] * d]))
+    asked = torch.from_numpy(np.concatenate([rng.random((50, d)), np.full((1, d), 0.5)]))
+    wary, plain = CautiousAutonomy(network, units, asked), NetworkAutonomy(network, units)
+    X, Y = rng.random((20, d)), np.full((1, d), 0.5)
+    blank = NetworkAutonomy(ADENetwork(d, SMALL, "served"), units)
+    cost, believed, true = (
+        Problem(X, autonomy=model).distortion(Y) for model in (wary, plain, blank)
+    )
+    assert believed < 0.1 * true
+    assert cost == pytest.approx(true, rel=1e-4)
+    # Where nobody was asked but at one place there is nothing to go by.
+    assert CautiousAutonomy(network, units, asked[-1:]).shifts.isfinite().all()

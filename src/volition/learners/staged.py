@@ -232,10 +232,15 @@ class StagedLearner(Learner):
         )
         return thin(problem, canonical_order(problem), MOVED_BY)
 
+    def _searched(self) -> Autonomy:
+        """Return the model by which centres are compared."""
+        assert self.model_ is not None
+        return self.model_
+
     def _move_to(self, Y: FloatArray) -> None:
         """Put the centres where they should be, unless those at hand are as good."""
         assert self.model_ is not None
-        problem = self._problem(self.model_)
+        problem = self._problem(self._searched())
         if self._stage and self.model_.interchangeable:
             # Clusters keep their numbers: a search knows nothing of them.
             Y = Y[linear_sum_assignment(cdist(self.cluster_centers_, Y))[1]]

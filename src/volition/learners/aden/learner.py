@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from volition.autonomy import Autonomy
 from volition.learners.aden.annealed import (
     averaged,
     blended,
@@ -37,6 +38,7 @@ from volition.learners.aden.network import (
     load_network,
     save_network,
 )
+from volition.learners.aden.observed import Cheapest
 from volition.learners.aden.recipe import Recipe, check_head, resolve_recipe
 from volition.learners.aden.replay import Batch, Replay
 from volition.learners.aden.service import ServiceFit
@@ -53,7 +55,7 @@ from volition.learners.aden.training import (
 )
 from volition.learners.aden.units import Units
 from volition.learners.ledger import Asked
-from volition.learners.monitor import Change
+from volition.learners.monitor import Change, Estimate
 from volition.learners.staged import FIRST_STAGE, MOST_STAGED, ROAMING, ROWS, WATCHED, StagedLearner
 from volition.phase import first_beta
 from volition.population import IntArray
@@ -74,12 +76,15 @@ MOVED_BY = 3000
 JUDGED = 20_000
 #: share of a given budget that goes into that
 JUDGING = 0.1
+#: last answers of a fit of unknown costs, which say what its centres cost: at most, and at least
+#: or none
+MOST_WATCHED, FEWEST_WATCHED = 1000, 40
 #: hidden numbers of a step on expected costs from which more than one thread pays
 LARGE_STEP = 1_000_000
 #: what is saved as it is
 SAVED = (
     "stage", "told", "debt", "left", "turn", "exact", "finished", "phase", "scale", "began_trained",
-    "transferred",
+    "transferred", "unseen",
 )  # fmt: skip
 #: answers of the first stage with a network of service that was trained elsewhere, and layouts
 #: that they are about at least
@@ -224,6 +229,7 @@ class ADENClustering(StagedLearner):
         self._turn = 0
         self._loss = math.nan
         self._phase = "probe"
+        self._cheapest, self._unseen = Cheapest(), False
         self._logits: LogitFit | None = None
         self._trainer: Trainer | None = None
         self.head_ = "undecided"
@@ -327,10 +333,7 @@ class ADENClustering(StagedLearner):
     @property
     def _goal(self) -> int:
         """Answers that the present stage waits for."""
-        budget = None
-        if self.n_interactions != "auto":
-            # A budget is of questions; some of them are never answered.
-            budget = max(1, math.ceil(int(self.n_interactions) * self._answer_rate))
+        budget = self._budget
         if self._phase == "probe":
             return min(PROBE, budget or PROBE)
         if self._phase == "explore":
@@ -338,7 +341,9 @@ class ADENClustering(StagedLearner):
             if self.head_ == "served":
                 first = FIRST_GIVEN if self._began_trained else first
                 first = min(first, -(-(budget or 3 * first) // 3))
-            return first * 2**self._stage
+            goal, room = first * 2**self._stage, self._room
+            # The last stage takes what would be left for a small one.
+            return int(room) if 0 < room < 1.25 * goal else goal
         if self._phase == "judge":
             most = JUDGED * len(self._replicas)
             return most if budget is None else max(1, min(most, int(JUDGING * budget)))
@@ -346,6 +351,27 @@ class ADENClustering(StagedLearner):
             return self._recipe.epochs * self._recipe.n_questions
         judging = JUDGING if self._recipe.replicas > 1 else 0.0
         return max(1, int((1 - judging) * budget) // len(self._betas))
+
+    @property
+    def _budget(self) -> int | None:
+        """Answers that are asked for in all, if somebody has said so."""
+        if self.n_interactions == "auto":
+            return None
+        # A budget is of questions; some of them are never answered.
+        return max(1, math.ceil(int(self.n_interactions) * self._answer_rate))
+
+    @property
+    def _room(self) -> float:
+        """Answers of this stage until it is time to watch what the centres cost."""
+        whole = self._budget or MOST_STAGED
+        watched = min(MOST_WATCHED, int(JUDGING * whole))
+        if self.head_ != "served" or watched < FEWEST_WATCHED or self.n_answers_ > whole:
+            return math.inf
+        return whole - watched - (self.n_answers_ - self._told)
+
+    @property
+    def _watching(self) -> bool:
+        return self._phase == "explore" and self._room <= 0
 
     @property
     def _answer_rate(self) -> float:
@@ -382,6 +408,9 @@ class ADENClustering(StagedLearner):
         )
         watched = self._recipe.spread is None and self._rng.random() < 1 / WATCHED
         self._exact = self._phase == "judge" or (watched and not roam and self.model_ is not None)
+        if self._watching or (self.head_ == "served" and self._unseen):
+            self._exact, roam = True, False
+        self._unseen = False
         if roam:
             self._shown = self._roaming()
         elif self._phase == "judge":
@@ -404,7 +433,7 @@ class ADENClustering(StagedLearner):
         self, entities: IntArray, blind: np.ndarray
     ) -> tuple[IntArray, Any, Any, FloatArray]:
         # Replicas are compared by the best that each can do, not by what exploring costs.
-        judging = self._phase == "judge"
+        judging = self._phase == "judge" or self._watching
         return super()._choose(entities, np.zeros_like(blind) if judging else blind)
 
     @property
@@ -588,7 +617,7 @@ class ADENClustering(StagedLearner):
         found = self.model_
         if self.head_ == "served":
             asked = self._asked_places()
-            model = self._cautious(asked)
+            self._wary = model = self._cautious(asked)
             starts = [
                 *self._starts(model, asked),
                 *([self.cluster_centers_] if self._stage else []),
@@ -637,20 +666,32 @@ class ADENClustering(StagedLearner):
         places = torch.cat([torch.from_numpy(inhabited), others])
         return exchanged(model, self._cost, entities, places, self.n_clusters, self._rng)
 
+    def _searched(self) -> Autonomy:
+        return self._wary if self.head_ == "served" else super()._searched()
+
     def _move_to(self, Y: FloatArray) -> None:
+        if self.head_ == "served":
+            self._back_to_cheapest()
         super()._move_to(Y)
         if self._finished is not None and self.head_ == "served" and not self._confirmed():
             self._finished = None  # a search goes where a network is wrong: it is to be told more
+        self._unseen = True
         self._replicas = self.cluster_centers_[None].copy()
         # Beta of the same meaning as in annealing: the policy is all but hard.
         self.beta_ = self._betas[-1]
 
+    def _back_to_cheapest(self) -> None:
+        """Give up centres that have clearly cost more than others."""
+        seen = self.distortion_estimate()
+        self._place(self._cheapest.compared(self.cluster_centers_, seen))
+        self._replicas = self.cluster_centers_[None].copy()
+
     def _confirmed(self) -> bool:
-        """Whether the centres have cost what the network believes."""
+        """Whether the centres have cost no more than the network believes."""
         assert self.model_ is not None
         seen = self.distortion_estimate()
         believed = self._problem(self.model_).distortion(self.cluster_centers_)
-        return seen.n_answers > 0 and seen.low <= believed <= seen.high
+        return seen.n_answers > 0 and seen.low <= believed
 
     def _costs_explained(self, ending: bool = False) -> bool:
         """Whether costs are still what the network takes them for; if not, change that.
@@ -776,7 +817,9 @@ class ADENClustering(StagedLearner):
         if self._told and self._finished is None and thoroughly:
             if self._phase == "probe":
                 self._advance()
-            if self._phase == "explore":
+            if self._watching:
+                self._back_to_cheapest()
+            elif self._phase == "explore":
                 if self._costs_explained(ending=True):
                     self._explore()
             elif self._phase == "anneal":
@@ -837,6 +880,7 @@ class ADENClustering(StagedLearner):
             "cost_unit": self._cost_unit,
             "units": [self._units.length, self._units.cost],
             "logits": None if self._logits is None else self._logits.loss,
+            "cheapest": self._cheapest.seen,
             "recipe": vars(self._recipe),
         }
         arrays = {
@@ -846,6 +890,8 @@ class ADENClustering(StagedLearner):
             "verdict": self._verdict,
             "given_places": self._given_places.numpy(),
         }
+        if self._cheapest.centers is not None:
+            arrays["cheapest"] = self._cheapest.centers
         if self._logits is not None:
             arrays["linear"] = self._logits.linear
         if self._recipe.ema > 0:
@@ -878,6 +924,8 @@ class ADENClustering(StagedLearner):
         for name in ("replicas", "shown", "verdict"):
             setattr(self, f"_{name}", arrays[name])
         self._given_places = torch.from_numpy(arrays["given_places"])
+        if "cheapest" in arrays:
+            self._cheapest = Cheapest(arrays["cheapest"], Estimate(*numbers["cheapest"]))
         if "means" in arrays:
             self._means = arrays["means"]
         groups: dict[str, dict[str, np.ndarray]] = {"trainer": {}, "replay": {}, "model": {}}

@@ -108,10 +108,12 @@ class NetworkAutonomy(Autonomy):
 
 
 class CautiousAutonomy(NetworkAutonomy):
-    """The same for a search: costs are the dearer, the further a centre is from any asked about.
+    """The same for a search, which would find places that the network takes for cheap.
 
-    A network is smooth but knows nothing of places that nobody was served from, and a search would
-    find those that it takes for cheap. Once centres are asked about there, they are known.
+    Costs are the dearer, the further a centre is from any asked about: nobody was served from
+    there. And they are means over places as far from each other as those that were asked about:
+    where costs jump, as at the banks of a river, a network is smooth, and takes a centre between
+    the two for near to both.
 
     Parameters
     ----------
@@ -129,6 +131,7 @@ class CautiousAutonomy(NetworkAutonomy):
         others = others[others.isfinite()]
         #: how far from the others most of them are
         self.usual = max(float(others.quantile(USUAL)), 1e-6) if len(others) else torch.inf
+        self.shifts = _around(asked.shape[1]) * (self.usual if self.usual < torch.inf else 0.0)
 
     def costs(self, x: Tensor, y: Tensor, cost: Cost) -> Tensor:
         """Return what being served at places y costs those at x, in the network's unit."""
@@ -144,7 +147,16 @@ class CautiousAutonomy(NetworkAutonomy):
 
     def _served(self, x: Tensor, y: Tensor, D: Tensor) -> Tensor:
         far = torch.cdist(y[0], self.asked.to(y)).amin(1) / self.usual
-        return super()._served(x, y, D) * (1 + (far - 1).clamp(min=0.0).square())
+        served = self.network.log_served(x, y, D, self.shifts.to(y)).exp()
+        return served * (1 + (far - 1).clamp(min=0.0).square())
 
     def scaled(self, t: float) -> CautiousAutonomy:
         return CautiousAutonomy(self.network, self.units, self.asked, self.share * t)
+
+
+def _around(n_features: int) -> Tensor:
+    """Return steps of unit length to and fro, along two directions at right angles if possible."""
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.randn(n_features, min(2, n_features), generator=generator, dtype=torch.float64)
+    steps = torch.linalg.qr(drawn)[0].T
+    return torch.cat([steps, -steps])

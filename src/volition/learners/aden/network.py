@@ -15,6 +15,7 @@ their order does not matter.
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -279,10 +280,19 @@ class ADENetwork(nn.Module):
         drawn = drawn + shrink * (self.drawn(points) @ centers.transpose(1, 2))
         return stay, leave, drawn
 
-    def log_served(self, X: Tensor, Y: Tensor, D0: Tensor) -> Tensor:
-        """Return the logarithm of what being served costs, in its unit and plus ``LEAST``."""
+    def log_served(self, X: Tensor, Y: Tensor, D0: Tensor, shifts: Tensor | None = None) -> Tensor:
+        """Return the logarithm of what being served costs, in its unit and plus ``LEAST``.
+
+        With ``shifts`` (m, d) what depends on places is the mean of what it is at centres that are
+        shifted by each of them.
+        """
         power, factor, _ = self.form
-        return power * torch.log(D0 + LEAST) + factor + self.service(*self.known_places(X, Y))
+        known = power * torch.log(D0 + LEAST) + factor
+        if shifts is None:
+            return known + self.service(*self.known_places(X, Y))
+        moved = (Y[:, None] + shifts[:, None]).flatten(1, 2)
+        places = self.service(*self.known_places(X, moved)).unflatten(-1, (len(shifts), -1))
+        return known + places.logsumexp(-2) - math.log(len(shifts))
 
     def known_places(self, *places: Tensor) -> list[Tensor]:
         """Return the same places, or, of those beyond what it knows, the nearest known."""

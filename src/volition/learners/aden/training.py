@@ -25,6 +25,8 @@ LOOK, PATIENCE = 25, 3
 #: steps by which costs of being served are learned, for each group of answers and at most; groups
 #: per step; factor on the learning rate: a function of two places bears more than attention
 STEPS_PER_GROUP, SERVICE_STEPS, SERVICE_GROUPS, SERVICE_RATE = 100, 4000, 16, 3.0
+#: factor on the learning rate of what was trained before: at full rate it would first be spoiled
+AGAIN = 0.1
 #: how tailed the scatter of costs is
 TAILS = 4.0
 #: least scatter of costs, as a share
@@ -204,6 +206,8 @@ def train_while_better(
         n_groups = SERVICE_GROUPS
         most = min(SERVICE_STEPS, max(most, STEPS_PER_GROUP * len(pool)))
         rate = 1.0 if network.attentive else SERVICE_RATE
+        last = network.drawn if network.attentive else network.service.last
+        rate *= AGAIN if last.weight.any() else 1.0
     look = most // 20
     if not served:
         told = told & judges.matches.any(2)
