@@ -2,6 +2,7 @@ import copy
 import itertools
 import json
 import math
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -861,6 +862,18 @@ def test_centres_that_have_cost_more_than_others_are_given_up(X, monkeypatch, de
     np.testing.assert_array_equal(model.cluster_centers_, before if dearer else there)
 
 
+@pytest.mark.parametrize(("cost", "warns"), [(3.0, True), (1.05, False), (0.3, False)])
+def test_a_fit_says_so_if_its_centres_cost_more_than_believed(X, monkeypatch, cost, warns):
+    people = SimulatedPopulation(X, DRIVERS, metric=streets, reveal="cost", random_state=1)
+    model = ADENClustering(K, preset=QUICK, head="served", n_interactions=100, random_state=0)
+    model.fit(X, population=people)
+    value = cost * model.distortion_
+    seen = Estimate(value, value - 0.1 * model.distortion_, value + 0.1 * model.distortion_, 50)
+    monkeypatch.setattr(model, "distortion_estimate", lambda: seen)
+    with pytest.warns(UserWarning, match="50 answers") if warns else nullcontext():
+        model._warn_if_dearer()
+
+
 def test_the_cheapest_centres_are_those_that_surely_are():
     cheapest, one, other = Cheapest(), np.zeros((2, 1)), np.ones((2, 1))
     unknown = Estimate(np.nan, np.nan, np.nan, 0)
@@ -1131,6 +1144,7 @@ def test_a_single_cluster(X):
         ({"head": "both"}, "head must be 'auto' or one of"),
         ({"n_interactions": 0}, "n_interactions must be an integer >= 1 or 'auto'"),
         ({"device": "abacus"}, "device='abacus' cannot be used"),
+        ({"device": None}, "device must be a name such as 'cpu', got None"),
         ({"tol": -1}, "tol must be a number in"),
         ({"network": "nowhere.safetensors"}, "No such file: nowhere.safetensors"),
         ({"network": ADENetwork(3, SMALL)}, "knows 3 features, but X has 2"),

@@ -66,13 +66,20 @@ def test_learning_from_costs_alone(run, files, tmp_path):
     words = ("--population", "sim.toml", "-k", 4, "--learner", "aden", "--out", "res")
     code, out, err = run(*words, "--interactions", 2500)
     assert code == 0, err
-    assert set(os.listdir(tmp_path / "res")) == RESULTS
+    assert set(os.listdir(tmp_path / "res")) == RESULTS | {"network.safetensors"}
     summary = json.loads((tmp_path / "res" / "summary.json").read_text())
     assert summary["learner"] == "ADENClustering"
     assert summary["estimate"] == "choices"
     assert summary["gap_percent"] < 3
     assert "gap" in out
     assert load_model(tmp_path / "res" / "state.safetensors").n_interactions_ == 2500
+    words = ("--population", "sim.toml", "-k", 3, "--learner", "aden", "--out", "other")
+    more = ("--interactions", 600, "--network", "res/network.safetensors")
+    code, _, err = run(*words, *more)
+    assert code == 0, err
+    code, _, err = run(*words, *more[:-1], "res/summary.json")
+    assert code == 2
+    assert "res/summary.json is not a file saved by volition" in err
 
 
 @pytest.mark.parametrize(
@@ -81,6 +88,8 @@ def test_learning_from_costs_alone(run, files, tmp_path):
         (("--learner", "deep"), "--learner must be tabular, choice or aden, got 'deep'."),
         (("--learner", "aden", "--estimate", "costs"), "--estimate belongs to --learner tabular."),
         (("--learner", "aden", "--exploration", "0.2"), "--exploration belongs to --learner"),
+        (("--network", "n.safetensors"), "--network belongs to --learner aden."),
+        (("--learner", "aden", "--network", "none.safetensors"), "No such file: none.safetensors"),
     ],
 )
 def test_options_that_do_not_go_together(run, files, tmp_path, words, message):
@@ -91,7 +100,8 @@ def test_options_that_do_not_go_together(run, files, tmp_path, words, message):
 
 
 def test_a_log_does_not_move_its_centres(run, files):
-    code, _, err = run(*LOG, "--id", "name", "--columns", "x,y", "--learner", "aden")
+    # Whatever else is missing or wrong is of no concern then.
+    code, _, err = run("--log", "none.csv", "--learner", "aden")
     assert code == 2
     assert "use --learner tabular with --log" in err
 

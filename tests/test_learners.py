@@ -394,9 +394,71 @@ def test_somebody_must_answer(X, people, population):
 
 
 def test_endless_costs_are_no_answers_that_got_lost():
-    with pytest.raises(ValueError, match=r"finite number, or NaN .*; row 1 is inf"):
+    with pytest.raises(ValueError, match=r"within 1e\+100, or NaN .*; row 1 is inf"):
         Response(None, [1.0, np.inf])
+    with pytest.raises(ValueError, match=r"row 0 is -1e\+300"):
+        Response(None, [-1e300, 1.0])
     assert Response(None, [1.0, np.nan]).answered.tolist() == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("cost", "message"),
+    [
+        (np.ones((3, 2)), r"one number for each answer, got an array of shape \(3, 2\)"),
+        (None, r"one number for each answer, got an array of shape \(\)"),
+        (["a"], r"cost must be numbers, or NaN where no answer came; got \['a'\]"),
+    ],
+)
+def test_costs_are_numbers_one_for_each_answer(cost, message):
+    with pytest.raises(ValueError, match=message):
+        Response(None, cost)
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"checkpoint": "."}, "it is a folder, not a file"),
+        ({"checkpoint": 3}, "checkpoint must be a path, got 3"),
+        ({"checkpoint": "a.st", "checkpoint_every": "often"}, "checkpoint_every must be"),
+        ({"on_batch": 3}, "on_batch must be a function of the learner, got 3"),
+        ({"population": SimulatedPopulation}, "got the class SimulatedPopulation itself"),
+    ],
+)
+def test_a_fit_says_what_is_wrong_before_it_asks(X, people, params, message):
+    model = TabularClustering(K, n_interactions=500, random_state=0)
+    with pytest.raises((ValueError, OSError), match=message):
+        model.fit(X, **({"population": people} | params))
+    assert not hasattr(model, "n_interactions_")
+
+
+@pytest.mark.parametrize("seed", ["x", -1, 1.5])
+def test_seeds_are_whole_numbers(X, people, seed):
+    with pytest.raises(ValueError, match="random_state must be None, a whole number"):
+        TabularClustering(K, random_state=seed).fit(X, population=people)
+
+
+def test_what_is_told_must_be_answers_to_questions(X):
+    model = TabularClustering(K, random_state=0).start(X)
+    asked = model.ask(3)
+    for told in ((3, Response(None, np.ones(3))), (asked, np.ones(3))):
+        with pytest.raises(ValueError, match="tell needs Prescriptions"):
+            model.tell(*told)
+
+
+def test_a_loop_by_hand_ends_where_a_fit_does(X):
+    def people():
+        return SimulatedPopulation(X, FixedAutonomy(uniform(0.3)), random_state=0)
+
+    fitted = TabularClustering(K, n_interactions=5000, random_state=0).fit(X, population=people())
+    model, answering = TabularClustering(K, n_interactions=5000, random_state=0), people()
+    with pytest.raises(ValueError, match="has not begun"):
+        model.enough()
+    model.start(X)
+    while model.enough() is None:
+        asked = model.ask(min(model._batch(), 5000 - model.n_interactions_))
+        model.tell(asked, answering.respond(asked.entities, asked.prescribed, asked.centers))
+    assert model.enough() == fitted.stop_reason_
+    assert model.n_interactions_ == fitted.n_interactions_
 
 
 def test_the_end_of_a_fit_is_in_its_history(X, people):

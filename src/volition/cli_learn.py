@@ -119,6 +119,10 @@ def learn(
             help="Share of blind prescriptions. Default: 0.1; choice: 0.3; aden has its own, 0.3."
         ),
     ] = None,
+    network: Annotated[
+        Path | None,
+        typer.Option(help="aden: network.safetensors of another run, to start from."),
+    ] = None,
     forgetting: Annotated[
         float, typer.Option(help="One over the answers after which an answer's weight is 1/e.")
     ] = 0.0,
@@ -134,12 +138,19 @@ def learn(
     """Learn centres and prescriptions from answers, when nobody knows how entities override.
 
     Ctrl-C ends it early and keeps what was learned. Writes centers.csv, assignments.csv,
-    history.csv, summary.json, learning.png, one change-N.png per change of behaviour, and
-    state.safetensors, from which --resume goes on.
+    history.csv, summary.json, learning.png, one change-N.png per change of behaviour,
+    state.safetensors, from which --resume goes on, and with --learner aden network.safetensors.
     """
     if (population is None) == (log is None):
         raise ValueError("Give --population FILE.toml or --log FILE.csv, one of the two.")
     check_writable(out)
+    if log is not None and learner in ("choice", "aden"):
+        raise ValueError(
+            f"--learner {learner} asks how entities respond when centres move, which a log does "
+            "not tell; use --learner tabular with --log, or volition estimate."
+        )
+    if network is not None and learner != "aden":
+        raise ValueError("--network belongs to --learner aden.")
     if log is not None:
         source = _logged(log, entities, centers, columns, id_column, metric, tolerance)
     else:
@@ -159,7 +170,7 @@ def learn(
     if source.n_clusters not in (None, K):
         raise ValueError(f"--clusters {K}, but there are {source.n_clusters} centres in the files.")
     options = {"estimate": estimate, "exploration": exploration, "forgetting": forgetting}
-    model = _learner(learner, K, source, interactions, tol, seed, options)
+    model = _learner(learner, K, source, interactions, tol, seed, network, options)
     if resume and not (out / STATE).is_file():
         raise ValueError(f"There is no {out / STATE} to resume from.")
     console = Console(highlight=False, soft_wrap=True, markup=False)
@@ -197,6 +208,7 @@ def _learner(
     interactions: int | None,
     tol: float | None,
     seed: int,
+    network: Path | None,
     options: dict[str, Any],
 ) -> AnyLearner:
     common: dict[str, Any] = {
@@ -216,15 +228,10 @@ def _learner(
     for option, value in options.items():
         if value != defaults[option] and (option, name) != ("exploration", "choice"):
             raise ValueError(f"--{option} belongs to --learner tabular.")
-    if not source.models:
-        raise ValueError(
-            f"--learner {name} asks how entities respond when centres move, which a log does not "
-            "tell; use --learner tabular with --log, or volition estimate."
-        )
     if name == "choice":
         given = {} if exploration is None else {"exploration": exploration}
         return ChoiceClustering(K, **common, **given)
-    return ADENClustering(K, **common)
+    return ADENClustering(K, network=network, **common)
 
 
 def _note_assumption(console: Console, source: Source) -> None:
@@ -480,6 +487,8 @@ def _write(model: AnyLearner, source: Source, summary: dict[str, Any], folder: P
         list(model.history_[0]),
         (list(line.values()) for line in model.history_),
     )
+    if isinstance(model, ADENClustering) and model.network_ is not None:
+        model.save_network(folder / "network.safetensors")
     text = json.dumps(summary, indent=2)
     (folder / "summary.json").write_text(text + "\n", encoding="utf-8")
     import matplotlib

@@ -32,6 +32,8 @@ IntArray = NDArray[np.int64]
 
 #: answers worked out at a time
 CHUNK = 8192
+#: costs beyond this are mistakes: their squares would not be numbers
+LARGEST = 1e100
 
 
 @dataclass(frozen=True)
@@ -101,12 +103,21 @@ class Response:
     cost: FloatArray
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "cost", np.array(self.cost, dtype=np.float64))
-        endless = np.flatnonzero(np.isinf(self.cost))
+        try:
+            object.__setattr__(self, "cost", np.array(self.cost, dtype=np.float64))
+        except (TypeError, ValueError):
+            raise ValueError(
+                f"cost must be numbers, or NaN where no answer came; got {self.cost!r}."
+            ) from None
+        if self.cost.ndim != 1:
+            raise ValueError(
+                f"cost must be one number for each answer, got an array of shape {self.cost.shape}."
+            )
+        endless = np.flatnonzero(np.abs(self.cost) > LARGEST)
         if len(endless):
             raise ValueError(
-                f"cost must be a finite number, or NaN where no answer came; row {endless[0]} is "
-                f"{self.cost.flat[endless[0]]}."
+                f"cost must be a number within {LARGEST:g}, or NaN where no answer came; row "
+                f"{endless[0]} is {self.cost[endless[0]]}."
             )
         if self.realized is not None:
             realized = np.asarray(self.realized)

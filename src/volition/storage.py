@@ -31,8 +31,7 @@ def write_file(
     ...     read_file(file, "test")
     ({'x': array([1., 1.])}, {'format': 'test', 'version': 1, 'n': 1})
     """
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"{path} cannot be written: there is no folder {path.parent}.")
+    check_file(path)
     # NumPy's numbers and arrays may have found their way in.
     text = json.dumps({"format": kind, "version": VERSION, **header}, default=lambda o: o.tolist())
     tensors = {name: np.asarray(value, order="C") for name, value in tensors.items()}
@@ -48,6 +47,14 @@ def write_file(
         os.unlink(name)
         raise
     return path
+
+
+def check_file(path: Path) -> None:
+    """Raise an error unless a file can be there."""
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"{path} cannot be written: there is no folder {path.parent}.")
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} cannot be written: it is a folder, not a file.")
 
 
 def read_file(path: Path, *kinds: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:

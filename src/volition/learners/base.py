@@ -8,6 +8,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, is_dataclass
+from os import PathLike
 from pathlib import Path
 from time import monotonic
 from typing import Any, Self
@@ -21,7 +22,7 @@ from volition.learners.ledger import Asked, Ledger
 from volition.learners.monitor import Change, Estimate, Monitor
 from volition.population import IntArray, Population, Prescriptions, Response
 from volition.problem import BLOCK_ROWS
-from volition.storage import read_file, write_file
+from volition.storage import check_file, read_file, write_file
 from volition.validation import (
     FloatArray,
     check_entities,
@@ -248,6 +249,13 @@ class Learner(ClusterMixin, BaseEstimator):
         _check_answers(population)
         if resume and checkpoint is None:
             raise ValueError("resume=True needs checkpoint=, the file to go on from.")
+        if checkpoint is not None:
+            if not isinstance(checkpoint, str | PathLike):
+                raise ValueError(f"checkpoint must be a path, got {checkpoint!r}.")
+            check_file(Path(checkpoint))
+        check_scalar(checkpoint_every, "checkpoint_every", 0)
+        if on_batch is not None and not callable(on_batch):
+            raise ValueError(f"on_batch must be a function of the learner, got {on_batch!r}.")
         if resume and Path(checkpoint).is_file():
             self._load(Path(checkpoint), population)
             self._check_same(check_entities(X), checkpoint)
@@ -272,6 +280,7 @@ class Learner(ClusterMixin, BaseEstimator):
     def _check_same(self, X: FloatArray, checkpoint: Any) -> None:
         """Raise unless the entities are those of the checkpoint, which may hold later ones too."""
         known = self._X[: len(X)]
+        # Entities that were added since the fit began are no others.
         if known.shape != X.shape or not np.array_equal(known, X.astype(np.float64)):
             raise ValueError(
                 f"{checkpoint} was made with other entities ({len(self._X)} x "
@@ -439,6 +448,18 @@ class Learner(ClusterMixin, BaseEstimator):
 
     # -- ask and tell -----------------------------------------------------------------------------
 
+    def enough(self) -> str | None:
+        """Return why a fit would end here, or None if it would go on.
+
+        It is for loops of `ask` and `tell`.
+
+        Returns
+        -------
+        str or None
+        """
+        self._check_started()
+        return self._enough()
+
     def ask(self, n: int | None = None) -> Prescriptions:
         """Return prescriptions to try.
 
@@ -488,6 +509,11 @@ class Learner(ClusterMixin, BaseEstimator):
         self
         """
         self._check_started()
+        if not isinstance(prescriptions, Prescriptions) or not isinstance(response, Response):
+            raise ValueError(
+                "tell needs Prescriptions, as ask returns them, and a Response; got "
+                f"{type(prescriptions).__name__} and {type(response).__name__}."
+            )
         cost, realized = response.cost, response.realized
         if cost.shape != (len(prescriptions),) or (
             realized is not None and realized.shape != cost.shape
@@ -764,7 +790,12 @@ class Learner(ClusterMixin, BaseEstimator):
 
 def _check_answers(population: Any) -> None:
     """Raise unless the population can answer, before anything learned is given up."""
-    if not (hasattr(population, "respond") or hasattr(population, "replay")):
+    able = hasattr(population, "respond") or hasattr(population, "replay")
+    if able and isinstance(population, type):
+        raise ValueError(
+            f"population must be an object, got the class {population.__name__} itself."
+        )
+    if not able:
         raise ValueError(
             "population must have a method respond(entities, prescribed, centers) that returns a "
             f"Response, such as SimulatedPopulation or your own; got {population!r}."
@@ -777,6 +808,13 @@ def _seed(random_state: Any) -> Any:
         return int(random_state.randint(2**31))
     if isinstance(random_state, np.random.Generator):
         return int(random_state.integers(2**63))
+    try:
+        np.random.SeedSequence(random_state)
+    except (TypeError, ValueError):
+        raise ValueError(
+            "random_state must be None, a whole number that is not negative, or a generator; got "
+            f"{random_state!r}."
+        ) from None
     return random_state
 
 

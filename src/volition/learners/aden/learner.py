@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import copy
 import math
+import warnings
 from contextlib import AbstractContextManager, nullcontext
 from os import PathLike
 from typing import Any
@@ -58,7 +59,7 @@ from volition.learners.ledger import Asked
 from volition.learners.monitor import Change, Estimate
 from volition.learners.staged import FIRST_STAGE, MOST_STAGED, ROAMING, ROWS, WATCHED, StagedLearner
 from volition.phase import first_beta
-from volition.population import IntArray
+from volition.population import IntArray, Response
 from volition.portfolio import canonical_order, thin
 from volition.validation import FloatArray, check_integer, check_scalar
 
@@ -79,6 +80,8 @@ JUDGING = 0.1
 #: last answers of a fit of unknown costs, which say what its centres cost: at most, and at least
 #: or none
 MOST_WATCHED, FEWEST_WATCHED = 1000, 40
+#: half-widths of their 95 % interval by which costs must exceed what is believed to be worth a word
+DOUBTFUL = 2.0
 #: hidden numbers of a step on expected costs from which more than one thread pays
 LARGE_STEP = 1_000_000
 #: what is saved as it is
@@ -205,11 +208,14 @@ class ADENClustering(StagedLearner):
             check_compiler()  # before anybody is asked
         head = recipe.head if self.head is None else self.head
         check_head(head)
+        if not isinstance(self.device, str | torch.device):
+            raise ValueError(f"device must be a name such as 'cpu', got {self.device!r}.")
         try:
             self._device = torch.device(self.device)
             torch.zeros(1, device=self._device)
         except (RuntimeError, AssertionError, TypeError) as error:
-            raise ValueError(f"device={self.device!r} cannot be used: {error}.") from None
+            why = str(error).splitlines()[0].split(". ")[0].rstrip(".")
+            raise ValueError(f"device={self.device!r} cannot be used: {why}.") from None
         n, d = self._X.shape
         K = self.n_clusters
         base = self._begin_stages()
@@ -236,7 +242,8 @@ class ADENClustering(StagedLearner):
         # A state that is being restored has a network of its own.
         given = None if self._restoring else self._given_network(d)
         if given is not None and head not in ("auto", given.head):
-            raise ValueError(f"head={head!r}, but the network is one of {given.head}.")
+            whose = "" if self.head is not None else "the preset's "
+            raise ValueError(f"{whose}head={head!r}, but the network is one of {given.head}.")
         self._began_trained = self._transferred = given is not None
         #: weights of places as they were given, to which few answers add
         self._given_places = torch.zeros(0)
@@ -480,7 +487,8 @@ class ADENClustering(StagedLearner):
 
     def tell(self, prescriptions: Any, response: Any) -> ADENClustering:
         """Learn from answers: from their costs, whatever else they reveal; see `Learner.tell`."""
-        super().tell(prescriptions, type(response)(None, response.cost))
+        costs = Response(None, response.cost) if isinstance(response, Response) else response
+        super().tell(prescriptions, costs)
         return self
 
     def _learn(
@@ -827,6 +835,18 @@ class ADENClustering(StagedLearner):
             elif self._phase == "judge":
                 self._choose_replica()
         self._relabel()
+        if thoroughly and self.head_ == "served":
+            self._warn_if_dearer()
+
+    def _warn_if_dearer(self) -> None:
+        seen, believed = self.distortion_estimate(), self.distortion_
+        if believed < seen.value - DOUBTFUL * (seen.value - seen.low):
+            warnings.warn(
+                f"The centres have cost {seen.value:.4g} ({seen.low:.4g} to {seen.high:.4g}, "
+                f"{seen.n_answers} answers), but the network believes {believed:.4g}: it is to be "
+                "told more.",
+                stacklevel=2,
+            )
 
     def _behaviour_changed(self, change: Change) -> None:
         """Costs alone do not show which clusters are realised: nothing is looked for."""

@@ -120,6 +120,9 @@ class Recipe:
             if getattr(self, name) is not None:
                 check_scalar(getattr(self, name), name, 0, open_low=True)
         check_scalar(self.tau, "tau", 1, open_low=True)
+        low, high = self.beta_min, self.beta_max
+        if low is not None and high is not None and low > high:
+            raise ValueError(f"beta_min={low!r} and beta_max={high!r} must be in order.")
         check_head(self.head)
         for name in ("warm_up", "standardize", "compile"):
             if not isinstance(getattr(self, name), bool):
