@@ -455,10 +455,14 @@ def test_a_loop_by_hand_ends_where_a_fit_does(X):
         model.enough()
     model.start(X)
     while model.enough() is None:
-        asked = model.ask(min(model._batch(), 5000 - model.n_interactions_))
+        asked = model.ask()
         model.tell(asked, answering.respond(asked.entities, asked.prescribed, asked.centers))
     assert model.enough() == fitted.stop_reason_
     assert model.n_interactions_ == fitted.n_interactions_
+    model.conclude()
+    np.testing.assert_array_equal(model.cluster_centers_, fitted.cluster_centers_)
+    np.testing.assert_array_equal(model.labels_, fitted.labels_)
+    assert model.history_ == fitted.history_
 
 
 def test_the_end_of_a_fit_is_in_its_history(X, people):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import tomllib
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -178,7 +179,12 @@ def learn(
         _note_assumption(console, source)
     began = perf_counter()
     failure: Exception | None = None
-    with _folder_for_state(out), _display(quiet, model) as update:
+    with (
+        _folder_for_state(out),
+        _display(quiet, model) as update,
+        warnings.catch_warnings(record=True) as caught,
+    ):
+        warnings.simplefilter("always")
         try:
             model.fit(
                 source.table.values,
@@ -197,6 +203,8 @@ def learn(
     with output_folder(out) as folder:
         _write(model, source, summary, folder)
     _print(console, model, summary, out)
+    for warning in caught:
+        console.print(f"Note: {warning.message}")
     if failure is not None:
         raise ValueError(f"{failure} Results so far are in {out}/.")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -114,6 +115,14 @@ class Learner(ClusterMixin, BaseEstimator):
     @abstractmethod
     def _relabel(self) -> None:
         """Set labels from what is known, at the centres as they stand."""
+
+    def _as_now(self, shown: FloatArray) -> Any:
+        """Return which centres, (K, d) or (m, K, d), are those whose cost is being watched."""
+        return True
+
+    def _doubts(self) -> str | None:
+        """Return what a user should know of a fit that has ended."""
+        return None
 
     def _figures(self) -> dict[str, float]:
         """Return what else belongs into a line of the history."""
@@ -253,7 +262,8 @@ class Learner(ClusterMixin, BaseEstimator):
             if not isinstance(checkpoint, str | PathLike):
                 raise ValueError(f"checkpoint must be a path, got {checkpoint!r}.")
             check_file(Path(checkpoint))
-        check_scalar(checkpoint_every, "checkpoint_every", 0)
+        if not isinstance(checkpoint_every, int | float) or not checkpoint_every >= 0:
+            raise ValueError(f"checkpoint_every must be seconds, got {checkpoint_every!r}.")
         if on_batch is not None and not callable(on_batch):
             raise ValueError(f"on_batch must be a function of the learner, got {on_batch!r}.")
         if resume and Path(checkpoint).is_file():
@@ -376,15 +386,20 @@ class Learner(ClusterMixin, BaseEstimator):
         if checkpoint is not None and early:
             self.save(checkpoint, population)
         if not self._concluded:
-            with self._few_threads():
-                self._conclude(thoroughly)
+            self._finish(thoroughly)
             self._concluded = thoroughly and not early
-            if self.history_ and self.history_[-1]["interactions"] == self.n_interactions_:
-                del self.history_[-1]  # it is of before
-            if self.n_answers_:
-                self._note()
         if checkpoint is not None and not early:
             self.save(checkpoint, population)
+        if thoroughly and (doubts := self._doubts()) is not None:
+            warnings.warn(doubts, stacklevel=3)
+
+    def _finish(self, thoroughly: bool) -> None:
+        with self._few_threads():
+            self._conclude(thoroughly)
+        if self.history_ and self.history_[-1]["interactions"] == self.n_interactions_:
+            del self.history_[-1]  # it is of before
+        if self.n_answers_:
+            self._note()
 
     def _loop(
         self,
@@ -460,13 +475,28 @@ class Learner(ClusterMixin, BaseEstimator):
         self._check_started()
         return self._enough()
 
+    def conclude(self) -> Learner:
+        """Make of all answers so far what a fit makes of them at its end.
+
+        It is for loops of `ask` and `tell`, which may go on afterwards.
+
+        Returns
+        -------
+        self
+        """
+        self._check_started()
+        if not self._concluded:
+            self._finish(thoroughly=True)
+            self._concluded = True
+        return self
+
     def ask(self, n: int | None = None) -> Prescriptions:
         """Return prescriptions to try.
 
         Parameters
         ----------
         n : int, optional
-            How many; one batch by default.
+            How many; by default one batch, within what a fit may ask.
 
         Returns
         -------
@@ -474,7 +504,9 @@ class Learner(ClusterMixin, BaseEstimator):
             Their answers may be told late, in any order, in parts, or never.
         """
         self._check_started()
-        n = self._batch() if n is None else n
+        if n is None:
+            left = self._limit() - self.n_interactions_
+            n = min(self._batch(), left) if left > 0 else self._batch()
         check_integer(n, "n", 1)
         entities = self._draw_entities(n)
         blind = self._rng.random(n) < self.exploration
@@ -558,7 +590,8 @@ class Learner(ClusterMixin, BaseEstimator):
         cost, realized = cost[rows], None if realized is None else realized[rows]
         self._concluded = False
         self.n_answers_ += len(rows)
-        good = asked.greedy > 0
+        shown = prescriptions.centers
+        good = (asked.greedy > 0) & self._as_now(shown if shown.ndim == 2 else shown[rows])
         seen = None if realized is None else realized[good]
         self._monitor.add_costs(cost[good], 1 / asked.propensity[good], asked.entities[good], seen)
         change = None
@@ -571,7 +604,6 @@ class Learner(ClusterMixin, BaseEstimator):
             self.changes_.append(change)
             self._monitor.forget_costs()
             self._behaviour_changed(change)
-        shown = prescriptions.centers
         with self._few_threads():
             self._learn(asked, realized, cost, shown if shown.ndim == 2 else shown[rows])
         self._note()
@@ -809,7 +841,7 @@ def _seed(random_state: Any) -> Any:
     if isinstance(random_state, np.random.Generator):
         return int(random_state.integers(2**63))
     try:
-        np.random.SeedSequence(random_state)
+        np.random.default_rng(random_state)
     except (TypeError, ValueError):
         raise ValueError(
             "random_state must be None, a whole number that is not negative, or a generator; got "

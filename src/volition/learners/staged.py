@@ -250,6 +250,10 @@ class StagedLearner(Learner):
             self._finished = f"centres no longer improve by more than tol={self.tol:g}"
         self._place(Y if new < old else self.cluster_centers_)
 
+    def _as_now(self, shown: FloatArray) -> np.ndarray:
+        moved: FloatArray = np.abs(shown - self.cluster_centers_).max((-2, -1))
+        return moved <= MOVED * self._scale
+
     def _place(self, Y: FloatArray) -> None:
         """Put the centres here; what others have cost is not what these do."""
         self._left = 0

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import copy
 import math
-import warnings
 from contextlib import AbstractContextManager, nullcontext
 from os import PathLike
 from typing import Any
@@ -39,7 +38,7 @@ from volition.learners.aden.network import (
     load_network,
     save_network,
 )
-from volition.learners.aden.observed import Cheapest
+from volition.learners.aden.observed import FEWEST_SEEN, Cheapest
 from volition.learners.aden.recipe import Recipe, check_head, resolve_recipe
 from volition.learners.aden.replay import Batch, Replay
 from volition.learners.aden.service import ServiceFit
@@ -57,7 +56,15 @@ from volition.learners.aden.training import (
 from volition.learners.aden.units import Units
 from volition.learners.ledger import Asked
 from volition.learners.monitor import Change, Estimate
-from volition.learners.staged import FIRST_STAGE, MOST_STAGED, ROAMING, ROWS, WATCHED, StagedLearner
+from volition.learners.staged import (
+    FIRST_STAGE,
+    MOST_STAGED,
+    MOVED,
+    ROAMING,
+    ROWS,
+    WATCHED,
+    StagedLearner,
+)
 from volition.phase import first_beta
 from volition.population import IntArray, Response
 from volition.portfolio import canonical_order, thin
@@ -87,7 +94,7 @@ LARGE_STEP = 1_000_000
 #: what is saved as it is
 SAVED = (
     "stage", "told", "debt", "left", "turn", "exact", "finished", "phase", "scale", "began_trained",
-    "transferred", "unseen",
+    "transferred", "unseen", "watched_from",
 )  # fmt: skip
 #: answers of the first stage with a network of service that was trained elsewhere, and layouts
 #: that they are about at least
@@ -236,6 +243,8 @@ class ADENClustering(StagedLearner):
         self._loss = math.nan
         self._phase = "probe"
         self._cheapest, self._unseen = Cheapest(), False
+        #: questions after which nothing was asked but what the centres cost
+        self._watched_from: int | None = None
         self._logits: LogitFit | None = None
         self._trainer: Trainer | None = None
         self.head_ = "undecided"
@@ -333,7 +342,20 @@ class ADENClustering(StagedLearner):
         if self._recipe.ema > 0:
             more = np.zeros((len(self._X) - first, self.n_clusters))
             self._means = np.concatenate([self._means, more])
+        self._forget_costs()
         super()._admit(first)
+
+    def remove_entities(self, entities: Any) -> ADENClustering:
+        """Let entities go; see `Learner.remove_entities`."""
+        super().remove_entities(entities)
+        self._forget_costs()
+        return self
+
+    def _forget_costs(self) -> None:
+        """What centres have cost others says nothing of what they cost now."""
+        if self.head_ == "served":
+            self._cheapest = Cheapest()
+            self._monitor.forget_costs()
 
     # -- asking -----------------------------------------------------------------------------------
 
@@ -348,9 +370,10 @@ class ADENClustering(StagedLearner):
             if self.head_ == "served":
                 first = FIRST_GIVEN if self._began_trained else first
                 first = min(first, -(-(budget or 3 * first) // 3))
-            goal, room = first * 2**self._stage, self._room
+            goal = first * 2**self._stage
             # The last stage takes what would be left for a small one.
-            return int(room) if 0 < room < 1.25 * goal else goal
+            room = self._told + self._until_watched * self._answer_rate
+            return math.ceil(room) + 1 if self._told < room < 1.25 * goal else goal
         if self._phase == "judge":
             most = JUDGED * len(self._replicas)
             return most if budget is None else max(1, min(most, int(JUDGING * budget)))
@@ -368,24 +391,38 @@ class ADENClustering(StagedLearner):
         return max(1, math.ceil(int(self.n_interactions) * self._answer_rate))
 
     @property
-    def _room(self) -> float:
-        """Answers of this stage until it is time to watch what the centres cost."""
-        whole = self._budget or MOST_STAGED
-        watched = min(MOST_WATCHED, int(JUDGING * whole))
-        if self.head_ != "served" or watched < FEWEST_WATCHED or self.n_answers_ > whole:
-            return math.inf
-        return whole - watched - (self.n_answers_ - self._told)
+    def _last_questions(self) -> int:
+        """Questions at the end of a budget that are about what the centres cost."""
+        most = min(MOST_WATCHED, int(JUDGING * self._limit()))
+        return most if self.head_ == "served" and most >= FEWEST_WATCHED else 0
+
+    @property
+    def _until_watched(self) -> float:
+        """Questions until then."""
+        last = self._last_questions
+        return self._limit() - last - self.n_interactions_ if last else math.inf
+
+    @property
+    def _watch_begun(self) -> bool:
+        """Whether it has come to that, and not in a run that was resumed with more to ask."""
+        began, last = self._watched_from, self._last_questions
+        return last > 0 and began is not None and began >= self._limit() - last
 
     @property
     def _watching(self) -> bool:
-        return self._phase == "explore" and self._room <= 0
+        """Whether that is what is to be asked next."""
+        left = self.n_interactions_ < self._limit()
+        return self._phase == "explore" and self._watch_begun and left
 
     @property
     def _answer_rate(self) -> float:
-        return max(0.05, self.n_answers_ / self.n_interactions_) if self.n_answers_ else 1.0
+        asked = max(1, self.n_interactions_)
+        return min(1.0, max(0.05, self.n_answers_ / asked)) if self.n_answers_ else 1.0
 
     def _batch(self) -> int:
         wanted = max(64, self._goal - self._told)
+        if 0 < self._until_watched < wanted:
+            wanted = int(self._until_watched)
         return min(self._recipe.n_questions, wanted)
 
     def _draw_entities(self, n: int) -> IntArray:
@@ -514,6 +551,10 @@ class ADENClustering(StagedLearner):
             self._train(touched, planned if self._phase == "anneal" else min(usual, most))
         while self._told >= self._goal:
             self._advance()
+        if self._phase == "explore" and not self._watch_begun and self._until_watched <= 0:
+            self._watched_from = self.n_interactions_
+            if self._told:
+                self._advance()
 
     def _matches(self, entities: IntArray, cost: FloatArray, Y: FloatArray) -> np.ndarray:
         """Return which centres cost as much, (m, K)."""
@@ -690,8 +731,8 @@ class ADENClustering(StagedLearner):
 
     def _back_to_cheapest(self) -> None:
         """Give up centres that have clearly cost more than others."""
-        seen = self.distortion_estimate()
-        self._place(self._cheapest.compared(self.cluster_centers_, seen))
+        near, seen = MOVED * self._scale, self.distortion_estimate()
+        self._place(self._cheapest.compared(self.cluster_centers_, seen, near))
         self._replicas = self.cluster_centers_[None].copy()
 
     def _confirmed(self) -> bool:
@@ -699,7 +740,15 @@ class ADENClustering(StagedLearner):
         assert self.model_ is not None
         seen = self.distortion_estimate()
         believed = self._problem(self.model_).distortion(self.cluster_centers_)
-        return seen.n_answers > 0 and seen.low <= believed
+        return seen.n_answers >= FEWEST_SEEN and seen.low <= believed
+
+    def distortion_estimate(self) -> Estimate:
+        """Return what the centres have cost, 95 % sure; see `Learner.distortion_estimate`."""
+        seen, best = super().distortion_estimate(), self._cheapest
+        if seen.n_answers < 2 and best.seen is not None and best.centers is not None:
+            # Perhaps it has gone back to these.
+            return best.seen if np.array_equal(best.centers, self.cluster_centers_) else seen
+        return seen
 
     def _costs_explained(self, ending: bool = False) -> bool:
         """Whether costs are still what the network takes them for; if not, change that.
@@ -825,7 +874,11 @@ class ADENClustering(StagedLearner):
         if self._told and self._finished is None and thoroughly:
             if self._phase == "probe":
                 self._advance()
-            if self._watching:
+            if (
+                self._phase == "explore"
+                and self._watch_begun
+                and self._told <= self._last_questions
+            ):
                 self._back_to_cheapest()
             elif self._phase == "explore":
                 if self._costs_explained(ending=True):
@@ -835,18 +888,18 @@ class ADENClustering(StagedLearner):
             elif self._phase == "judge":
                 self._choose_replica()
         self._relabel()
-        if thoroughly and self.head_ == "served":
-            self._warn_if_dearer()
 
-    def _warn_if_dearer(self) -> None:
+    def _doubts(self) -> str | None:
         seen, believed = self.distortion_estimate(), self.distortion_
-        if believed < seen.value - DOUBTFUL * (seen.value - seen.low):
-            warnings.warn(
-                f"The centres have cost {seen.value:.4g} ({seen.low:.4g} to {seen.high:.4g}, "
-                f"{seen.n_answers} answers), but the network believes {believed:.4g}: it is to be "
-                "told more.",
-                stacklevel=2,
-            )
+        if self.head_ != "served" or seen.n_answers < FEWEST_SEEN:
+            return None
+        if believed >= seen.value - DOUBTFUL * (seen.value - seen.low):
+            return None
+        return (
+            f"The centres have cost {seen.value:.4g} ({seen.low:.4g} to {seen.high:.4g}, "
+            f"{seen.n_answers} answers), but the network believes {believed:.4g}: it is to be told "
+            "more."
+        )
 
     def _behaviour_changed(self, change: Change) -> None:
         """Costs alone do not show which clusters are realised: nothing is looked for."""
@@ -937,7 +990,7 @@ class ADENClustering(StagedLearner):
 
     def _restore(self, numbers: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
         for name in (*SAVED, "range", "cost_unit", "betas"):
-            setattr(self, f"_{name}", numbers[name])
+            setattr(self, f"_{name}", numbers.get(name))
         self._loss = math.nan if numbers["loss"] is None else numbers["loss"]
         self.head_, self.beta_ = numbers["head"], numbers["beta"]
         self._units = Units(arrays["origin"], *numbers["units"])

@@ -132,6 +132,7 @@ class CautiousAutonomy(NetworkAutonomy):
         #: how far from the others most of them are
         self.usual = max(float(others.quantile(USUAL)), 1e-6) if len(others) else torch.inf
         self.shifts = _around(asked.shape[1]) * (self.usual if self.usual < torch.inf else 0.0)
+        self.numbers_per_pair *= len(self.shifts)
 
     def costs(self, x: Tensor, y: Tensor, cost: Cost) -> Tensor:
         """Return what being served at places y costs those at x, in the network's unit."""

@@ -7,6 +7,9 @@ import numpy as np
 from volition.learners.monitor import Estimate
 from volition.validation import FloatArray
 
+#: answers below which a mean cost says nothing
+FEWEST_SEEN = 20
+
 
 class Cheapest:
     """The centres that surely cost least so far.
@@ -32,12 +35,21 @@ class Cheapest:
     def __init__(self, centers: FloatArray | None = None, seen: Estimate | None = None) -> None:
         self.centers, self.seen = centers, seen
 
-    def compared(self, centers: FloatArray, seen: Estimate) -> FloatArray:
-        """Return the centres, or those that cost least if these are clearly dearer."""
-        if not np.isfinite(seen.high):
+    def compared(self, centers: FloatArray, seen: Estimate, near: float = 0.0) -> FloatArray:
+        """Return the centres, or those that cost least if these are clearly dearer.
+
+        Centres that are as ``near`` as this to each other are the same.
+        """
+        if seen.n_answers < FEWEST_SEEN:
             return centers
-        if self.seen is None or seen.high < self.seen.high:
+        if self.seen is None or self.centers is None:
+            better = True
+        else:
+            # More answers about the same centres correct what was seen of them.
+            same = bool(np.abs(centers - self.centers).max() <= near)
+            better = same or seen.high < self.seen.high
+            if not better and seen.low > self.seen.high:
+                return self.centers.copy()
+        if better:
             self.centers, self.seen = centers.copy(), seen
-        elif self.centers is not None and seen.low > self.seen.high:
-            return self.centers.copy()
         return centers
