@@ -437,13 +437,13 @@ def river() -> None:
     inside = "volition.learners.aden"
     fine = patch(f"{inside}.models._around", lambda d: torch.zeros(4, d, dtype=torch.float64))
     stay = patch(f"{inside}.observed.Cheapest.compared", lambda self, centers, seen: centers)
-    full = patch(f"{inside}.training.AGAIN", 1.0)
+    full = patch(f"{inside}.service.GENTLY", 1.0)
     rows = []
     for name, off in {
         "default": (),
         "a search that trusts the network everywhere": (fine,),
         "centres are kept though they cost more": (stay,),
-        "trained again at full rate": (full,),
+        "never trained gently": (full,),
         "all three": (fine, stay, full),
     }.items():
         with ExitStack() as changes:

@@ -42,10 +42,12 @@ from volition.learners.aden.models import CautiousAutonomy
 from volition.learners.aden.network import LEAST, dropped
 from volition.learners.aden.observed import Cheapest
 from volition.learners.aden.replay import Batch, Replay
+from volition.learners.aden.service import ServiceFit
 from volition.learners.aden.swapping import exchange
 from volition.learners.aden.training import (
     Trainer,
     fit_logits,
+    judged,
     log_choices,
     losses,
     train_while_better,
@@ -986,23 +988,38 @@ def test_the_last_answers_of_a_budget_say_what_the_centres_cost(X):
     assert model._stage > stage
 
 
-def test_what_was_trained_before_is_trained_gently(X):
+@pytest.mark.parametrize("spoiled", [True, False])
+def test_what_the_usual_rate_spoils_is_trained_gently(X, spoiled):
+    """A network that fits already is only made worse by large steps at first."""
     lesson, _ = answers(X, DistanceAutonomy(0.3, temperature=0.05), 8)
-    network = ADENetwork(2, SMALL, "served")
+    network, rates = shaken("served").double(), []
+
+    def train(candidate, pool, judges, rate):
+        rates.append(rate)
+        with torch.no_grad():
+            candidate.linear[0] += 1.0
+        before = judged(network, judges)[judges.valid]
+        return before if spoiled and rate == 1.0 else before - 1.0
+
+    fit = ServiceFit(None, None, train, lesson.X[0], K, 4, None, np.random.default_rng(0))
+    assert fit._improved(network, np.arange(4), lesson, surely=True) is not network
+    assert rates == ([1.0, 0.1] if spoiled else [1.0])
+
+
+@pytest.mark.parametrize("gently", [1.0, 0.1])
+def test_gentle_training_takes_smaller_steps(X, gently):
+    lesson, _ = answers(X, DistanceAutonomy(0.3, temperature=0.05), 8)
     rates = []
 
     class Watched(Trainer):
         def step(self, lesson, factor=1.0, seed=0):
-            rates[-1] = max(rates[-1], factor)
+            rates.append(factor)
             return super().step(lesson, factor, seed)
 
-    network = network.double()
-    for _ in range(2):
-        rates.append(0.0)
-        trainer, rng = Watched(network, 1e-3, 0.0), np.random.default_rng(0)
-        train_while_better(trainer, lambda groups: lesson, np.arange(4), lesson, 4, rng)
-    assert network.service.last.weight.any()
-    assert rates[1] == pytest.approx(0.1 * rates[0])
+    trainer = Watched(ADENetwork(2, SMALL, "served").double(), 1e-3, 0.0)
+    rng = np.random.default_rng(0)
+    train_while_better(trainer, lambda groups: lesson, np.arange(4), lesson, 4, rng, gently)
+    assert max(rates) == pytest.approx(2.98 * gently, rel=0.01)
 
 
 def test_how_others_choose_is_not_taken_over(X, truth):

@@ -798,10 +798,12 @@ class ADENClustering(StagedLearner):
             self._transferred = False
         return helps
 
-    def _train_on(self, network: ADENetwork, pool: IntArray, judges: Any) -> torch.Tensor:
+    def _train_on(
+        self, network: ADENetwork, pool: IntArray, judges: Any, gently: float = 1.0
+    ) -> torch.Tensor:
         """Train while it helps with the judges' answers; return what they cost then."""
         trainer, n_groups = self._new_trainer(network), self._recipe.n_layouts
-        return train_while_better(trainer, self._lessons, pool, judges, n_groups, self._rng)
+        return train_while_better(trainer, self._lessons, pool, judges, n_groups, self._rng, gently)
 
     # -- service: costs that only the population knows, and choices by them ----------------------
 

@@ -18,6 +18,8 @@ from volition.population import IntArray
 
 #: answers held out below which a network that was trained elsewhere is not trained on
 FEWEST_HELD = 200
+#: factor on the learning rate where the usual one only spoils what was trained before
+GENTLY = 0.1
 #: answers times centres by which the form of costs is fitted, at most
 FORM_BY = 200_000
 
@@ -33,8 +35,8 @@ class ServiceFit:
     held : array of bool
         Which groups are held out.
     train : callable
-        Trains a network on some groups while the judges' answers become likelier, and returns what
-        they cost then.
+        Trains a network on some groups while the judges' answers become likelier, at some factor of
+        the usual rate, and returns what they cost then.
     places : Tensor
         Where entities are, in the network's units.
     n_clusters, n_layouts : int
@@ -47,7 +49,7 @@ class ServiceFit:
 
     lessons: Lessons
     held: np.ndarray
-    train: Callable[[ADENetwork, IntArray, Lesson], Tensor]
+    train: Callable[[ADENetwork, IntArray, Lesson, float], Tensor]
     places: Tensor
     n_clusters: int
     n_layouts: int
@@ -119,7 +121,9 @@ class ServiceFit:
         candidate = copy.deepcopy(network) if candidate is None else candidate
         candidate.reach(self.places)
         before = judged(network, judges)[judges.valid]
-        after = self.train(candidate, pool, judges)
+        after = self.train(candidate, pool, judges, 1.0)
+        if not after.mean() < before.mean():
+            after = self.train(candidate, pool, judges, GENTLY)
         better = clearly_better(after, before) if surely else after.mean() < before.mean()
         return candidate if better else network
 

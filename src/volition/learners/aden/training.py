@@ -25,8 +25,6 @@ LOOK, PATIENCE = 25, 3
 #: steps by which costs of being served are learned, for each group of answers and at most; groups
 #: per step; factor on the learning rate: a function of two places bears more than attention
 STEPS_PER_GROUP, SERVICE_STEPS, SERVICE_GROUPS, SERVICE_RATE = 100, 4000, 16, 3.0
-#: factor on the learning rate of what was trained before: at full rate it would first be spoiled
-AGAIN = 0.1
 #: how tailed the scatter of costs is
 TAILS = 4.0
 #: least scatter of costs, as a share
@@ -193,11 +191,12 @@ def train_while_better(
     judges: Lesson,
     n_groups: int,
     rng: np.random.Generator,
+    gently: float = 1.0,
 ) -> Tensor:
     """Train on groups of the pool as long as the judges' answers become likelier.
 
-    Leaves the network as it was when they were likeliest; returns their losses then, one for each
-    of their answers.
+    At ``gently`` times the usual rate. Leaves the network as it was when they were likeliest;
+    returns their losses then, one for each of their answers.
     """
     network, told = trainer.network, judges.valid
     served = network.head == "served"
@@ -206,8 +205,6 @@ def train_while_better(
         n_groups = SERVICE_GROUPS
         most = min(SERVICE_STEPS, max(most, STEPS_PER_GROUP * len(pool)))
         rate = 1.0 if network.attentive else SERVICE_RATE
-        last = network.drawn if network.attentive else network.service.last
-        rate *= AGAIN if last.weight.any() else 1.0
     look = most // 20
     if not served:
         told = told & judges.matches.any(2)
@@ -219,7 +216,7 @@ def train_while_better(
     for step in range(most):
         pick = pool[rng.integers(0, len(pool), min(n_groups, len(pool)))]
         late = 0.5 * (1 + math.cos(math.pi * step / most)) if served else 1 / 3
-        factor = min(1.0, (step + 1) / look) * late * rate
+        factor = min(1.0, (step + 1) / look) * late * rate * gently
         trainer.step(lessons(pick), factor, int(rng.integers(2**31)))
         if (step + 1) % look:
             continue
