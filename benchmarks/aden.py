@@ -427,16 +427,20 @@ def transfer_one(name: str) -> None:
 def river() -> None:
     """What keeps a search from the banks of a river, where a network is wrong: one off at a time.
 
-    From scratch, and from a network that 6,000 answers of entities all over the map have taught.
+    Three centres for four groups, two of which are near to each other across the river and far from
+    its bridge. From scratch, and from a network that 6,000 answers of entities all over the map
+    have taught.
     """
+    groups, rng = ((0.4, 0.7), (0.65, 0.75), (0.3, 0.2), (0.8, 0.2)), np.random.default_rng(5)
+    data = np.concatenate([rng.normal(place, 0.08, (60, 2)) for place in groups]).clip(0, 1)
     source = DistanceAutonomy(0.3, temperature=0.1)
     taught, _, _ = learn(everywhere(1), 5, source, 0, over_a_river, n_interactions=6000, tol=0.0)
     K, autonomy = 3, DistanceAutonomy(0.2, temperature=0.05)
     known = AutonomyAwareClustering(K, autonomy=autonomy, metric=over_a_river, random_state=0)
-    best = known.fit(X).distortion_
+    best = known.fit(data).distortion_
     inside = "volition.learners.aden"
     fine = patch(f"{inside}.models._around", lambda d: torch.zeros(4, d, dtype=torch.float64))
-    stay = patch(f"{inside}.observed.Cheapest.compared", lambda self, centers, seen: centers)
+    stay = patch(f"{inside}.observed.Cheapest.compared", lambda self, centers, *_: centers)
     full = patch(f"{inside}.service.GENTLY", 1.0)
     rows = []
     for name, off in {
@@ -458,8 +462,10 @@ def river() -> None:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")  # they say that a run has ended badly
                     reached = [
-                        learn(X, K, autonomy, seed, over_a_river, **params)[1] for seed in range(3)
+                        learn(data, K, autonomy, seed, over_a_river, **params)[1]
+                        for seed in range(3)
                     ]
+                best = min(best, *reached)
                 row[label] = [round(100 * (value / best - 1), 2) for value in reached]
             rows.append(row)
             print(row, flush=True)
