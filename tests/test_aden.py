@@ -863,15 +863,19 @@ def test_centres_that_have_cost_more_than_others_are_given_up(X, monkeypatch, de
     np.testing.assert_array_equal(model.cluster_centers_, before if dearer else there)
 
 
-@pytest.mark.parametrize(("cost", "warns"), [(3.0, True), (1.05, False), (0.3, False)])
-def test_a_fit_says_so_if_its_centres_cost_more_than_believed(X, monkeypatch, cost, warns):
+def test_a_fit_says_so_if_its_centres_cost_more_than_believed(X, monkeypatch):
     people = SimulatedPopulation(X, DRIVERS, metric=streets, reveal="cost", random_state=1)
     model = ADENClustering(K, preset=QUICK, head="served", n_interactions=100, random_state=0)
     model.fit(X, population=people)
-    value = cost * model.distortion_
-    seen = Estimate(value, value - 0.1 * model.distortion_, value + 0.1 * model.distortion_, 50)
-    monkeypatch.setattr(model, "distortion_estimate", lambda: seen)
-    assert (model._doubts() is not None) == warns
+    believed = model.distortion_
+    for cost, n, says in ((3.0, 50, True), (1.05, 50, False), (0.3, 50, False), (3.0, 5, False)):
+        value = cost * believed
+        seen = Estimate(value, value - 0.1 * believed, value + 0.1 * believed, n)
+        monkeypatch.setattr(model, "distortion_estimate", lambda seen=seen: seen)
+        assert (model._doubts() is not None) == says
+    monkeypatch.setattr(model, "_doubts", lambda: "It cost more.")
+    with pytest.warns(UserWarning, match="It cost more"):
+        model._run(people, lambda: "enough")
 
 
 def test_the_cheapest_centres_are_those_that_surely_are():
