@@ -1,7 +1,7 @@
 """ADEN: costs only, beside the published figures; transfer, large data, ablation, speed.
 
-Parts: four, costs, grid, london, unknown, ablation, transfer, river, large, paper, compiled.
-Without a name all are run.
+Parts: four, costs, grid, london, unknown, negative, ablation, transfer, river, large, paper,
+compiled. Without a name all are run.
 """
 
 import json
@@ -49,14 +49,26 @@ X = load_four_groups().data
 COSTS = Recipe(head="costs")
 
 
+class Altered:
+    """Answers whose costs are told otherwise than they are."""
+
+    def __init__(self, people: SimulatedPopulation, told: Callable) -> None:
+        self.people, self.told, self.rng = people, told, np.random.default_rng(0)
+
+    def respond(self, entities: Any, prescribed: Any, centers: Any) -> Response:
+        cost = self.people.respond(entities, prescribed, centers).cost
+        return Response(None, self.told(cost, self.rng))
+
+
 def learn(
     data: np.ndarray, K: int, autonomy: Autonomy, seed: int, metric: Any = "sqeuclidean",
-    population: Any = None, **params: Any,
+    told: Callable | None = None, **params: Any,
 ) -> tuple[ADENClustering, float, float]:  # fmt: skip
     """Fit from costs alone; return the learner, its true distortion, and the seconds it took."""
-    people = population or SimulatedPopulation(
+    people: Any = SimulatedPopulation(
         data, autonomy, metric=metric, reveal="cost", random_state=1000 + seed
     )
+    people = people if told is None else Altered(people, told)
     began = perf_counter()
     model = ADENClustering(K, random_state=seed, **params).fit(data, population=people)
     seconds = perf_counter() - began
@@ -160,17 +172,6 @@ def london() -> None:
     report("aden_london", rows, facts)
 
 
-class Noisy:
-    """Answers whose costs are off by a fifth, up or down."""
-
-    def __init__(self, people: SimulatedPopulation) -> None:
-        self.people, self.rng = people, np.random.default_rng(0)
-
-    def respond(self, entities: Any, prescribed: Any, centers: Any) -> Response:
-        cost = self.people.respond(entities, prescribed, centers).cost
-        return Response(None, cost * np.exp(0.2 * self.rng.standard_normal(len(cost))))
-
-
 def travel_time(A: torch.Tensor, B: torch.Tensor) -> torch.Tensor:
     """Street blocks, and a slow bridge in the middle of the map."""
     side = torch.sigmoid(40 * (A[:, None, 0] - 0.5)) - torch.sigmoid(40 * (B[None, :, 0] - 0.5))
@@ -192,37 +193,43 @@ def by_place(A: torch.Tensor, B: torch.Tensor) -> torch.Tensor:
     return (1 - kappa) * eye + kappa * away
 
 
+def noisy(cost: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Costs that are off by a fifth, up or down."""
+    return cost * np.exp(0.2 * rng.standard_normal(len(cost)))
+
+
 def unknown() -> None:
     """What linear logits or known distances cannot express."""
     near = DistanceAutonomy(0.3, temperature=0.01)
     slow = DistanceAutonomy(0.3, temperature=0.05)
     rows = []
-    for name, K, autonomy, metric in (
-        ("override by place", 4, CallableAutonomy(by_place), "sqeuclidean"),
-        ("noisy costs", 4, near, "sqeuclidean"),
-        ("travel time that only the population knows", 4, slow, travel_time),
+    for name, K, autonomy, metric, told in (
+        ("override by place", 4, CallableAutonomy(by_place), "sqeuclidean", None),
+        ("noisy costs", 4, near, "sqeuclidean", noisy),
+        ("travel time that only the population knows", 4, slow, travel_time, None),
         # With a centre less than there are groups one on the bank seems near to two of them.
-        ("the same over a river, three centres", 3, slow, over_a_river),
+        ("the same over a river, three centres", 3, slow, over_a_river, None),
     ):
         known = AutonomyAwareClustering(K, autonomy=autonomy, metric=metric, random_state=0)
-        best = known.fit(X).distortion_
-        gaps: list[float] = []
-        row: dict[str, Any] = {}
-        for seed in range(3):
-            people: Any = SimulatedPopulation(
-                X, autonomy, metric=metric, reveal="cost", random_state=1000 + seed
-            )
-            people = Noisy(people) if name.startswith("noisy") else people
-            model, reached, took = learn(X, K, autonomy, seed, metric, people)
-            gaps.append(100 * (reached / best - 1))
-            row = {
-                "head": model.head_,
-                "most answers": max(model.n_interactions_, row.get("most answers", 0)),
-                "slowest s": max(took, row.get("slowest s", 0.0)),
-            }
-        rows.append({"case": name, "gaps %": [round(gap, 3) for gap in gaps]} | row)
+        best, case = known.fit(X).distortion_, {"case": name}
+        rows.append(over_seeds(case, X, K, autonomy, best, range(3), metric=metric, told=told))
         print(rows[-1], flush=True)
-    report("aden_unknown", rows, {"worst gap, %": max(max(row["gaps %"]) for row in rows)})
+    report("aden_unknown", rows, totals(rows))
+
+
+def negative() -> None:
+    """Costs less a gain, most of them below nothing: the best centres stay the same."""
+    near = DistanceAutonomy(0.3, temperature=0.01)
+    best = AutonomyAwareClustering(4, autonomy=near, random_state=0).fit(X).distortion_
+    rows = []
+    for gain in (0.0, 0.1, 1.0, 100.0):
+
+        def told(cost: np.ndarray, _: Any, gain: float = gain) -> np.ndarray:
+            return cost - gain
+
+        rows.append(over_seeds({"gain": gain}, X, 4, near, best, range(2), told=told, head="costs"))
+        print(rows[-1], flush=True)
+    report("aden_negative", rows, totals(rows))
 
 
 def ablation() -> None:
@@ -664,7 +671,8 @@ def compiled() -> None:
 PARTS = {
     part.__name__: part
     for part in (
-        four, costs, grid, london, unknown, ablation, transfer, river, large, paper, compiled,
+        four, costs, grid, london, unknown, negative, ablation, transfer, river, large, paper,
+        compiled,
     )
 }  # fmt: skip
 

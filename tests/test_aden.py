@@ -1117,15 +1117,27 @@ def test_costs_that_match_no_centre_are_learned_as_such(X, truth):
         ADENClustering(K, head="choices", random_state=0).fit(X, population=people)
 
 
-def test_negative_costs_are_learned_as_expected_costs(X, truth):
+def test_negative_costs_are_none_of_being_served(X, truth):
     people = Noisy(X, truth, random_state=1)
     people.gain = 0.2
-    model = ADENClustering(K, preset=QUICK, n_interactions=2000, random_state=0)
-    model.fit(X, population=people)
-    assert model.head_ == "costs"
-    assert np.isfinite(model.cluster_centers_).all()
     with pytest.raises(ValueError, match="are negative; head='costs' learns such costs"):
         ADENClustering(K, head="served", n_interactions=500).fit(X, population=people)
+
+
+@pytest.mark.parametrize(("gain", "head"), [(0.0, "costs"), (0.2, "auto"), (100.0, "costs")])
+def test_expected_costs_may_be_below_nothing(X, truth, tmp_path, gain, head):
+    people = Noisy(X, truth, random_state=1)
+    people.gain = gain
+    model = ADENClustering(K, preset=QUICK, head=head, n_interactions=9000, random_state=0)
+    model.fit(X, population=people)
+    assert model.head_ == "costs"
+    true = Problem(X, autonomy=truth).expected_costs(model.cluster_centers_) - gain
+    assert np.abs(model.expected_costs() - true).mean() < 0.5 * true.std()
+    # A network that is given keeps where its costs end.
+    path = model.save_network(tmp_path / "network.safetensors")
+    other = ADENClustering(K, preset=QUICK, network=path, random_state=0).start(X)
+    other.cluster_centers_ = model.cluster_centers_
+    np.testing.assert_allclose(other.expected_costs(), model.expected_costs())
 
 
 def test_the_scale_of_the_data_does_not_matter(X):

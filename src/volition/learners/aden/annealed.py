@@ -90,7 +90,7 @@ def distinct(problem: Problem, replicas: FloatArray) -> FloatArray:
     ranked = sorted((problem.distortion(Y), n) for n, Y in enumerate(replicas))
     kept = [ranked[0]]
     for value, number in ranked[1:]:
-        if value > (1 + DIFFERENT) * kept[-1][0]:
+        if value > kept[-1][0] + DIFFERENT * abs(kept[-1][0]):
             kept.append((value, number))
     return replicas[[number for _, number in kept]].copy()
 

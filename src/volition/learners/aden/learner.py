@@ -542,6 +542,8 @@ class ADENClustering(StagedLearner):
         if recipe.ema > 0 and self.head_ == "costs":
             cells = entities * self.n_clusters + prescribed
             cost = blended(self._means.reshape(-1), cells, cost, recipe.ema)
+        if self.head_ == "costs" and cost.min() < 0:
+            self._allow_negative(entities, prescribed, cost, Y)
         touched = self._replay.add(Y, entities, prescribed, cost, matches)
         self._told += m
         if self._phase in ("anneal", "settle"):
@@ -556,10 +558,27 @@ class ADENClustering(StagedLearner):
             if self._told:
                 self._advance()
 
+    def _known_costs(self, entities: IntArray, Y: FloatArray) -> FloatArray:
+        """Return what each entity's own centres would cost by the metric, (m, K)."""
+        with torch.no_grad():
+            D = self._cost.each(torch.from_numpy(self._X[entities]), torch.from_numpy(Y))
+        return D.numpy()
+
+    def _allow_negative(
+        self, entities: IntArray, prescribed: IntArray, cost: FloatArray, Y: FloatArray
+    ) -> None:
+        """Lift the floor of expected costs; a network that knows nothing yet begins near them."""
+        assert self._trainer is not None
+        network = self._trainer.network
+        if network.floor < 0:
+            return
+        obeyed = self._known_costs(entities, Y)[np.arange(len(cost)), prescribed]
+        knows = self._trained or self._trainer.n_steps > 0
+        network.allow_negative(0.0 if knows else float(np.median(cost - obeyed)) / self._units.cost)
+
     def _matches(self, entities: IntArray, cost: FloatArray, Y: FloatArray) -> np.ndarray:
         """Return which centres cost as much, (m, K)."""
-        with torch.no_grad():
-            D = self._cost.each(torch.from_numpy(self._X[entities]), torch.from_numpy(Y)).numpy()
+        D = self._known_costs(entities, Y)
         near = EXACT * (self._cost_unit + np.abs(cost[:, None]))
         found: np.ndarray = np.abs(cost[:, None] - D) <= near
         return found

@@ -196,6 +196,8 @@ class ADENetwork(nn.Module):
     torch.Size([1, 5, 3])
     """
 
+    floor: Tensor
+    shift: Tensor
     unit: Tensor
     mean: Tensor
     attentive: Tensor
@@ -217,6 +219,9 @@ class ADENetwork(nn.Module):
         if head == "costs":
             self.pair = PairTerm(h, size.ff_dim, size.dropout)
             self.scale = nn.Parameter(torch.tensor(0.1))
+            # Where costs end, and what is added to known ones: nothing unless some are negative.
+            self.register_buffer("floor", torch.zeros(()))
+            self.register_buffer("shift", torch.zeros(()))
         else:
             self.pair = PairTerm(h, size.ff_dim // 2, size.dropout)
             self.drawn, self.staying = nn.Linear(h, h), nn.Linear(h, h)
@@ -262,7 +267,13 @@ class ADENetwork(nn.Module):
     def costs(self, X: Tensor, Y: Tensor, D0: Tensor) -> Tensor:
         """Return estimated expected costs (G, S, K); D0 holds the costs of being served."""
         points, centers = self.embed(X, Y)
-        return F.relu(self.scale * self.pair(points, centers) + D0)
+        # As published, a ReLU, unless costs are told that go below its floor.
+        return torch.maximum(self.scale * self.pair(points, centers) + D0 + self.shift, self.floor)
+
+    def allow_negative(self, shift: float = 0.0) -> None:
+        """Let expected costs be any numbers, and begin at known ones plus ``shift``."""
+        self.floor.fill_(-math.inf)
+        self.shift += shift
 
     def choices(self, X: Tensor, Y: Tensor, D0: Tensor, apart: Tensor) -> tuple[Tensor, ...]:
         """Return logits: stay (G, S, K), leave j for k (G, K, K), be drawn to k (G, S, K).
