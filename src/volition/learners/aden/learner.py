@@ -11,7 +11,6 @@ energy down while beta rises, one beta per stage.
 
 from __future__ import annotations
 
-import copy
 import math
 from contextlib import AbstractContextManager, nullcontext
 from os import PathLike
@@ -29,20 +28,14 @@ from volition.learners.aden.annealed import (
     distinct,
     ladder,
 )
+from volition.learners.aden.checkpoint import restore, state_of
 from volition.learners.aden.lessons import Lessons, prepare
-from volition.learners.aden.models import CautiousAutonomy, NetworkAutonomy
-from volition.learners.aden.network import (
-    HEADS,
-    MOST_PLACES,
-    ADENetwork,
-    load_network,
-    save_network,
-)
-from volition.learners.aden.observed import FEWEST_SEEN, Cheapest
+from volition.learners.aden.models import NetworkAutonomy
+from volition.learners.aden.network import HEADS, ADENetwork, load_network, save_network
+from volition.learners.aden.observed import Cheapest
 from volition.learners.aden.recipe import Recipe, check_head, resolve_recipe
 from volition.learners.aden.replay import Batch, Replay
 from volition.learners.aden.service import ServiceFit
-from volition.learners.aden.swapping import exchanged
 from volition.learners.aden.training import (
     LogitFit,
     Trainer,
@@ -54,24 +47,15 @@ from volition.learners.aden.training import (
     train_while_better,
 )
 from volition.learners.aden.units import Units
+from volition.learners.aden.watchful import WatchfulLearner
 from volition.learners.ledger import Asked
-from volition.learners.monitor import Change, Estimate
-from volition.learners.staged import (
-    FIRST_STAGE,
-    MOST_STAGED,
-    MOVED,
-    ROAMING,
-    ROWS,
-    WATCHED,
-    StagedLearner,
-)
+from volition.learners.monitor import Change
+from volition.learners.staged import ROAMING, ROWS, WATCHED
 from volition.phase import first_beta
 from volition.population import IntArray, Response
 from volition.portfolio import canonical_order, thin
 from volition.validation import FloatArray, check_integer, check_scalar
 
-#: answers at random layouts after which it is decided whether costs tell the realised cluster
-PROBE = 256
 #: by how much a cost may differ from a distance and still be it, as a share
 EXACT = 1e-6
 #: share of answers that must match a distance
@@ -80,32 +64,13 @@ MATCHED = 0.99
 HELD_OUT = 6
 #: entities by which centres are moved, at most
 MOVED_BY = 3000
-#: answers by which replicas that differ are compared, each
-JUDGED = 20_000
-#: share of a given budget that goes into that
-JUDGING = 0.1
-#: last answers of a fit of unknown costs, which say what its centres cost: at most, and at least
-#: or none
-MOST_WATCHED, FEWEST_WATCHED = 1000, 40
-#: half-widths of their 95 % interval by which costs must exceed what is believed to be worth a word
-DOUBTFUL = 2.0
 #: hidden numbers of a step on expected costs from which more than one thread pays
 LARGE_STEP = 1_000_000
-#: what is saved as it is
-SAVED = (
-    "stage", "told", "debt", "left", "turn", "exact", "finished", "phase", "scale", "began_trained",
-    "transferred", "unseen", "watched_from",
-)  # fmt: skip
-#: answers of the first stage with a network of service that was trained elsewhere, and layouts
-#: that they are about at least
-FIRST_GIVEN, FEWEST_LAYOUTS = 128, 16
-#: places among which a search begins, and entities that judge them
-PLACES, EXCHANGED_BY = 300, 300
 #: a network keeps its units if the data lie within so many times their length, and are no smaller
 NEARBY, SMALLEST = 3.0, 0.1
 
 
-class ADENClustering(StagedLearner):
+class ADENClustering(WatchfulLearner):
     """Learn centres and prescriptions from costs alone, with a network that sees the centres.
 
     Parameters
@@ -351,79 +316,7 @@ class ADENClustering(StagedLearner):
         self._forget_costs()
         return self
 
-    def _forget_costs(self) -> None:
-        """What centres have cost others says nothing of what they cost now."""
-        if self.head_ == "served":
-            self._cheapest = Cheapest()
-            self._monitor.forget_costs()
-
     # -- asking -----------------------------------------------------------------------------------
-
-    @property
-    def _goal(self) -> int:
-        """Answers that the present stage waits for."""
-        budget = self._budget
-        if self._phase == "probe":
-            return min(PROBE, budget or PROBE)
-        if self._phase == "explore":
-            first = FIRST_STAGE
-            if self.head_ == "served":
-                first = FIRST_GIVEN if self._began_trained else first
-                first = min(first, -(-(budget or 3 * first) // 3))
-            goal = first * 2**self._stage
-            # The last stage takes what would be left for a small one.
-            room = self._told + self._until_watched * self._answer_rate
-            return math.ceil(room) + 1 if self._told < room < 1.25 * goal else goal
-        if self._phase == "judge":
-            most = JUDGED * len(self._replicas)
-            return most if budget is None else max(1, min(most, int(JUDGING * budget)))
-        if budget is None:
-            return self._recipe.epochs * self._recipe.n_questions
-        judging = JUDGING if self._recipe.replicas > 1 else 0.0
-        return max(1, int((1 - judging) * budget) // len(self._betas))
-
-    @property
-    def _budget(self) -> int | None:
-        """Answers that are asked for in all, if somebody has said so."""
-        if self.n_interactions == "auto":
-            return None
-        # A budget is of questions; some of them are never answered.
-        return max(1, math.ceil(int(self.n_interactions) * self._answer_rate))
-
-    @property
-    def _last_questions(self) -> int:
-        """Questions at the end of a budget that are about what the centres cost."""
-        most = min(MOST_WATCHED, int(JUDGING * self._limit()))
-        return most if self.head_ == "served" and most >= FEWEST_WATCHED else 0
-
-    @property
-    def _until_watched(self) -> float:
-        """Questions until then."""
-        last = self._last_questions
-        return self._limit() - last - self.n_interactions_ if last else math.inf
-
-    @property
-    def _watch_begun(self) -> bool:
-        """Whether it has come to that, and not in a run that was resumed with more to ask."""
-        began, last = self._watched_from, self._last_questions
-        return last > 0 and began is not None and began >= self._limit() - last
-
-    @property
-    def _watching(self) -> bool:
-        """Whether that is what is to be asked next."""
-        left = self.n_interactions_ < self._limit()
-        return self._phase == "explore" and self._watch_begun and left
-
-    @property
-    def _answer_rate(self) -> float:
-        asked = max(1, self.n_interactions_)
-        return min(1.0, max(0.05, self.n_answers_ / asked)) if self.n_answers_ else 1.0
-
-    def _batch(self) -> int:
-        wanted = max(64, self._goal - self._told)
-        if 0 < self._until_watched < wanted:
-            wanted = int(self._until_watched)
-        return min(self._recipe.n_questions, wanted)
 
     def _draw_entities(self, n: int) -> IntArray:
         draws = self._recipe.n_draws
@@ -466,12 +359,7 @@ class ADENClustering(StagedLearner):
             self._shown = self._near(self._replicas[number])
         if not self._exact:
             self._shown = self._within(self._shown)
-        each = self._recipe.n_samples
-        # Few answers are to be about many places.
-        small = self.n_interactions != "auto" and int(self.n_interactions) < FIRST_STAGE
-        if self.head_ == "served" or (self._phase == "probe" and small):
-            each = max(1, min(each, self._goal // FEWEST_LAYOUTS))
-        self._left = each * self._recipe.n_draws
+        self._left = self._per_layout * self._recipe.n_draws
 
     def _choose(
         self, entities: IntArray, blind: np.ndarray
@@ -682,57 +570,15 @@ class ADENClustering(StagedLearner):
                 network.linear.copy_(torch.from_numpy(self._logits.linear))
 
     def _search(self) -> FloatArray:
-        found = self.model_
         if self.head_ == "served":
-            asked = self._asked_places()
-            self._wary = model = self._cautious(asked)
-            starts = [
-                *self._starts(model, asked),
-                *([self.cluster_centers_] if self._stage else []),
-            ]
-            self.model_ = model
-            Y = self._polished(starts)
-            self.model_ = found
-            return Y
+            return self._search_warily()
         assert self._logits is not None
+        found = self.model_
         # The portfolio is too much for a network: it runs on the linear part.
         self.model_ = self._logits.autonomy(self._units)
         Y = super()._search()
         self.model_ = found
         return self._search_on_network(Y) if isinstance(found, NetworkAutonomy) else Y
-
-    def _asked_places(self) -> torch.Tensor:
-        """Return places of centres that were asked about, not too many, in the network's units.
-
-        Those by which a given network was trained are among them, as it knows them too.
-        """
-        assert self._trainer is not None
-        network = self._trainer.network
-        centers = torch.from_numpy(self._replay.take(np.arange(self._replay.n_groups)).centers)
-        places = self._units.points(centers.flatten(0, 1)).float()
-        if network.asked.any():
-            places = torch.cat([places, network.asked.cpu()])
-        places = torch.unique(places, dim=0)
-        places = places[torch.from_numpy(self._rng.permutation(len(places))[:MOST_PLACES])]
-        network.asked = places[torch.arange(MOST_PLACES) % len(places)].to(self._device)
-        return places
-
-    def _cautious(self, asked: torch.Tensor) -> CautiousAutonomy:
-        """Return what was learned for a search."""
-        assert self._trainer is not None
-        # Betas and tolerances go by known costs: the search is in their unit.
-        plain = copy.deepcopy(self._trainer.network).cpu()
-        plain.unit.fill_(1.0)
-        return CautiousAutonomy(plain, self._units, asked)
-
-    def _starts(self, model: CautiousAutonomy, asked: torch.Tensor) -> list[FloatArray]:
-        """Return centres to start from: places of entities, or that were asked about."""
-        entities = torch.from_numpy(self._X[self._draw_entities(EXCHANGED_BY)])
-        # Centres may be best where no entities are.
-        inhabited = self._X[np.unique(self._draw_entities(PLACES // 2))]
-        others = self._units.back(asked[: PLACES // 2].double())
-        places = torch.cat([torch.from_numpy(inhabited), others])
-        return exchanged(model, self._cost, entities, places, self.n_clusters, self._rng)
 
     def _searched(self) -> Autonomy:
         return self._wary if self.head_ == "served" else super()._searched()
@@ -747,27 +593,6 @@ class ADENClustering(StagedLearner):
         self._replicas = self.cluster_centers_[None].copy()
         # Beta of the same meaning as in annealing: the policy is all but hard.
         self.beta_ = self._betas[-1]
-
-    def _back_to_cheapest(self) -> None:
-        """Give up centres that have clearly cost more than others."""
-        near, seen = MOVED * self._scale, self.distortion_estimate()
-        self._place(self._cheapest.compared(self.cluster_centers_, seen, near))
-        self._replicas = self.cluster_centers_[None].copy()
-
-    def _confirmed(self) -> bool:
-        """Whether the centres have cost no more than the network believes."""
-        assert self.model_ is not None
-        seen = self.distortion_estimate()
-        believed = self._problem(self.model_).distortion(self.cluster_centers_)
-        return seen.n_answers >= FEWEST_SEEN and seen.low <= believed
-
-    def distortion_estimate(self) -> Estimate:
-        """Return what the centres have cost, 95 % sure; see `Learner.distortion_estimate`."""
-        seen, best = super().distortion_estimate(), self._cheapest
-        if seen.n_answers < 2 and best.seen is not None and best.centers is not None:
-            # Perhaps it has gone back to these.
-            return best.seen if np.array_equal(best.centers, self.cluster_centers_) else seen
-        return seen
 
     def _costs_explained(self, ending: bool = False) -> bool:
         """Whether costs are still what the network takes them for; if not, change that.
@@ -824,8 +649,6 @@ class ADENClustering(StagedLearner):
         trainer, n_groups = self._new_trainer(network), self._recipe.n_layouts
         return train_while_better(trainer, self._lessons, pool, judges, n_groups, self._rng, gently)
 
-    # -- service: costs that only the population knows, and choices by them ----------------------
-
     def _fit_served(self, held: np.ndarray) -> None:
         """Fit all answers: first the few numbers, then the places, then attention if it helps."""
         assert self._trainer is not None
@@ -881,16 +704,6 @@ class ADENClustering(StagedLearner):
     def _figures(self) -> dict[str, float]:
         return {**super()._figures(), "loss": self._loss, "stage": self._stage}
 
-    def _limit(self) -> int:
-        if self.n_interactions != "auto":
-            return int(self.n_interactions)
-        if self._phase in ("probe", "explore"):
-            return MOST_STAGED
-        # A little more than the plan needs, and as much more as answers are lost.
-        per_beta = self._recipe.epochs * self._recipe.n_questions
-        plan = MOST_STAGED + per_beta * len(self._betas) + JUDGED * self._recipe.replicas
-        return math.ceil(plan / self._answer_rate)
-
     def _conclude(self, thoroughly: bool) -> None:
         if self._told and self._finished is None and thoroughly:
             if self._phase == "probe":
@@ -909,18 +722,6 @@ class ADENClustering(StagedLearner):
             elif self._phase == "judge":
                 self._choose_replica()
         self._relabel()
-
-    def _doubts(self) -> str | None:
-        seen, believed = self.distortion_estimate(), self.distortion_
-        if self.head_ != "served" or seen.n_answers < FEWEST_SEEN:
-            return None
-        if believed >= seen.value - DOUBTFUL * (seen.value - seen.low):
-            return None
-        return (
-            f"The centres have cost {seen.value:.4g} ({seen.low:.4g} to {seen.high:.4g}, "
-            f"{seen.n_answers} answers), but the network believes {believed:.4g}: it is to be told "
-            "more."
-        )
 
     def _behaviour_changed(self, change: Change) -> None:
         """Costs alone do not show which clusters are realised: nothing is looked for."""
@@ -963,44 +764,6 @@ class ADENClustering(StagedLearner):
 
     # -- interruption -----------------------------------------------------------------------------
 
-    def _state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        numbers: dict[str, Any] = {name: getattr(self, f"_{name}") for name in SAVED}
-        numbers |= {
-            "loss": None if math.isnan(self._loss) else self._loss,
-            "head": self.head_,
-            "beta": self.beta_,
-            "betas": self._betas,
-            "range": self._range,
-            "cost_unit": self._cost_unit,
-            "units": [self._units.length, self._units.cost],
-            "logits": None if self._logits is None else self._logits.loss,
-            "cheapest": self._cheapest.seen,
-            "recipe": vars(self._recipe),
-        }
-        arrays = {
-            "origin": self._units.origin,
-            "replicas": self._replicas,
-            "shown": self._shown,
-            "verdict": self._verdict,
-            "given_places": self._given_places.numpy(),
-        }
-        if self._cheapest.centers is not None:
-            arrays["cheapest"] = self._cheapest.centers
-        if self._logits is not None:
-            arrays["linear"] = self._logits.linear
-        if self._recipe.ema > 0:
-            arrays["means"] = self._means
-        if self._trainer is not None:
-            numbers |= {"steps": self._trainer.n_steps, "trained": self._trained}
-            numbers["size"] = vars(self._trainer.network.size)
-            numbers["networked"] = isinstance(self.model_, NetworkAutonomy)
-            arrays |= {f"trainer.{k}": v for k, v in self._trainer.state().items()}
-            if numbers["networked"]:
-                frozen = self.model_.network.state_dict()  # type: ignore[union-attr]
-                arrays |= {f"model.{k}": v.cpu().numpy() for k, v in frozen.items()}
-        arrays |= {f"replay.{k}": v for k, v in self._replay.state().items()}
-        return numbers, arrays
-
     def _accept(self, numbers: dict[str, Any]) -> None:
         # Whether steps are compiled is a matter of the machine.
         saved, own = numbers["recipe"], vars(resolve_recipe(self.preset))
@@ -1009,41 +772,11 @@ class ADENClustering(StagedLearner):
         if self.head in HEADS and numbers["head"] not in ("undecided", self.head):
             raise ValueError(f"The file holds head={numbers['head']!r}, not {self.head!r}.")
 
+    def _state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        return state_of(self)
+
     def _restore(self, numbers: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-        for name in (*SAVED, "range", "cost_unit", "betas"):
-            setattr(self, f"_{name}", numbers.get(name))
-        self._loss = math.nan if numbers["loss"] is None else numbers["loss"]
-        self.head_, self.beta_ = numbers["head"], numbers["beta"]
-        self._units = Units(arrays["origin"], *numbers["units"])
-        for name in ("replicas", "shown", "verdict"):
-            setattr(self, f"_{name}", arrays[name])
-        self._given_places = torch.from_numpy(arrays["given_places"])
-        if "cheapest" in arrays:
-            self._cheapest = Cheapest(arrays["cheapest"], Estimate(*numbers["cheapest"]))
-        if "means" in arrays:
-            self._means = arrays["means"]
-        groups: dict[str, dict[str, np.ndarray]] = {"trainer": {}, "replay": {}, "model": {}}
-        for name, value in arrays.items():
-            kind, _, rest = name.partition(".")
-            if rest:
-                groups[kind][rest] = value
-        self._replay.restore(groups["replay"])
-        if numbers["logits"] is not None:
-            self._logits = LogitFit(arrays["linear"], numbers["logits"])
-            self.model_ = self._logits.autonomy(self._units)
-        if groups["trainer"]:
-            size = self._recipe.size().__class__(**numbers["size"])
-            network = ADENetwork(self._X.shape[1], size, self.head_)
-            network.units = self._units
-            self._trainer, self._trained = self._new_trainer(network), numbers["trained"]
-            self._trainer.restore(groups["trainer"])
-            self._trainer.n_steps = numbers["steps"]
-            if numbers["networked"]:
-                frozen = ADENetwork(self._X.shape[1], size, self.head_).double()
-                frozen.load_state_dict(
-                    {name: torch.from_numpy(value) for name, value in groups["model"].items()}
-                )
-                self.model_ = NetworkAutonomy(frozen, self._units)
+        restore(self, numbers, arrays)
 
 
 def _share_matched(batch: Batch) -> float:
