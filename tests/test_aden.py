@@ -64,11 +64,15 @@ QUICK = Recipe(
 )
 
 
-@pytest.fixture(autouse=True)
-def _fewer_steps(monkeypatch):
+def fewer_steps(monkeypatch):
     """Learning costs of being served is not to take long."""
     monkeypatch.setattr("volition.learners.aden.training.SERVICE_STEPS", 100)
     monkeypatch.setattr("volition.learners.aden.service.FORM_BY", 4000)
+
+
+@pytest.fixture(autouse=True)
+def _fewer_steps(monkeypatch):
+    fewer_steps(monkeypatch)
 
 
 @pytest.fixture(scope="module")
@@ -752,6 +756,26 @@ def street_gap(X):
     return lambda model: 100 * (truth.distortion(model.cluster_centers_, model.labels_) / best - 1)
 
 
+@pytest.fixture
+def people_on_streets(X):
+    return SimulatedPopulation(X, DRIVERS, metric=streets, reveal="cost", random_state=1)
+
+
+@pytest.fixture(scope="module")
+def fitted_on_streets(X):
+    people = SimulatedPopulation(X, DRIVERS, metric=streets, reveal="cost", random_state=1)
+    model = ADENClustering(K, preset=QUICK, head="served", n_interactions=600, random_state=0)
+    with pytest.MonkeyPatch.context() as quickly:
+        fewer_steps(quickly)
+        return model.fit(X, population=people)
+
+
+@pytest.fixture
+def model(fitted_on_streets):
+    """A fit that each test may change."""
+    return copy.deepcopy(fitted_on_streets)
+
+
 class Watching(SimulatedPopulation):
     """Remembers which centres it was shown."""
 
@@ -833,11 +857,8 @@ def test_a_network_of_choices_that_was_given_up_stays_so(X, people, monkeypatch)
 @pytest.mark.parametrize(
     ("value", "n", "ends"), [(1.0, 50, True), (0.5, 50, True), (3.0, 50, False), (1.0, 0, False)]
 )
-def test_a_fit_does_not_end_at_centres_that_cost_something_else(X, monkeypatch, value, n, ends):
+def test_a_fit_does_not_end_at_centres_that_cost_something_else(model, monkeypatch, value, n, ends):
     """Belief alone is not enough: a search goes where the network is wrong."""
-    people = SimulatedPopulation(X, DRIVERS, metric=streets, reveal="cost", random_state=1)
-    model = ADENClustering(K, preset=QUICK, head="served", n_interactions=300, random_state=0)
-    model.fit(X, population=people)
     believed = model._problem(model.model_).distortion(model.cluster_centers_)
     low, high = (0.9 * value * believed, 1.1 * value * believed) if n else (np.nan, np.nan)
     seen = Estimate(value * believed, low, high, n)
@@ -848,10 +869,7 @@ def test_a_fit_does_not_end_at_centres_that_cost_something_else(X, monkeypatch, 
 
 
 @pytest.mark.parametrize("dearer", [True, False])
-def test_centres_that_have_cost_more_than_others_are_given_up(X, monkeypatch, dearer):
-    people = SimulatedPopulation(X, DRIVERS, metric=streets, reveal="cost", random_state=1)
-    model = ADENClustering(K, preset=QUICK, head="served", n_interactions=300, random_state=0)
-    model.fit(X, population=people)
+def test_centres_that_have_cost_more_than_others_are_given_up(model, monkeypatch, dearer):
     model._cheapest = Cheapest()
     before, there = model.cluster_centers_.copy(), model.cluster_centers_ + 0.3
     costs = iter([Estimate(1.0, 0.9, 1.1, 50), Estimate(3.0, 2.0 if dearer else 1.0, 4.0, 30)])
@@ -863,10 +881,9 @@ def test_centres_that_have_cost_more_than_others_are_given_up(X, monkeypatch, de
     np.testing.assert_array_equal(model.cluster_centers_, before if dearer else there)
 
 
-def test_a_fit_says_so_if_its_centres_cost_more_than_believed(X, monkeypatch):
-    people = SimulatedPopulation(X, DRIVERS, metric=streets, reveal="cost", random_state=1)
-    model = ADENClustering(K, preset=QUICK, head="served", n_interactions=100, random_state=0)
-    model.fit(X, population=people)
+def test_a_fit_says_so_if_its_centres_cost_more_than_believed(
+    model, people_on_streets, monkeypatch
+):
     believed = model.distortion_
     for cost, n, says in ((3.0, 50, True), (1.05, 50, False), (0.3, 50, False), (3.0, 5, False)):
         value = cost * believed
@@ -875,7 +892,7 @@ def test_a_fit_says_so_if_its_centres_cost_more_than_believed(X, monkeypatch):
         assert (model._doubts() is not None) == says
     monkeypatch.setattr(model, "_doubts", lambda: "It cost more.")
     with pytest.warns(UserWarning, match="It cost more"):
-        model._run(people, lambda: "enough")
+        model._run(people_on_streets, lambda: "enough")
 
 
 def test_the_cheapest_centres_are_those_that_surely_are():
@@ -900,22 +917,22 @@ def test_the_cheapest_centres_are_those_that_surely_are():
     np.testing.assert_array_equal(cheapest.centers, one)
 
 
-def test_what_centres_have_cost_others_is_forgotten(X):
-    people = SimulatedPopulation(X, DRIVERS, metric=streets, reveal="cost", random_state=1)
-    model = ADENClustering(K, preset=QUICK, head="served", n_interactions=500, random_state=0)
-    for change in (lambda: model.add_entities(X[:5] + 3), lambda: model.remove_entities([0, 1])):
-        model.fit(X, population=people)
-        assert model.distortion_estimate().n_answers >= 20
-        assert model._cheapest.seen is not None
-        change()
-        assert model._cheapest.seen is None
-        assert model.distortion_estimate().n_answers == 0
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda model, X: model.add_entities(X[:5] + 3),
+        lambda model, X: model.remove_entities([0, 1]),
+    ],
+)
+def test_what_centres_have_cost_others_is_forgotten(model, X, change):
+    assert model.distortion_estimate().n_answers >= 20
+    assert model._cheapest.seen is not None
+    change(model, X)
+    assert model._cheapest.seen is None
+    assert model.distortion_estimate().n_answers == 0
 
 
-def test_a_run_that_goes_back_knows_what_the_centres_have_cost(X):
-    people = SimulatedPopulation(X, DRIVERS, metric=streets, reveal="cost", random_state=1)
-    model = ADENClustering(K, preset=QUICK, head="served", n_interactions=300, random_state=0)
-    model.fit(X, population=people)
+def test_a_run_that_goes_back_knows_what_the_centres_have_cost(model):
     seen, before = Estimate(1e-3, 5e-4, 2e-3, 77), model.cluster_centers_ + 0.3
     model._cheapest = Cheapest(before.copy(), seen)
     rows = np.zeros(60, dtype=np.int64)
@@ -926,17 +943,16 @@ def test_a_run_that_goes_back_knows_what_the_centres_have_cost(X):
     assert model.distortion_estimate() == seen
 
 
-def test_late_answers_about_other_centres_say_nothing_of_these(X):
-    people = SimulatedPopulation(X, DRIVERS, metric=streets, reveal="cost", random_state=1)
-    model = ADENClustering(K, preset=QUICK, head="served", n_interactions=600, random_state=0)
-    model.fit(X, population=people)
+def test_late_answers_about_other_centres_say_nothing_of_these(model, people_on_streets):
     for moved in (0.0, 0.5):
         model._unseen, model._left = True, 0
         asked = model.ask(20)
         np.testing.assert_array_equal(asked.centers[0], model.cluster_centers_)
         model._place(model.cluster_centers_ + moved * model._scale)
         before = model.distortion_estimate().n_answers
-        model.tell(asked, people.respond(asked.entities, asked.prescribed, asked.centers))
+        model.tell(
+            asked, people_on_streets.respond(asked.entities, asked.prescribed, asked.centers)
+        )
         assert (model.distortion_estimate().n_answers > before) == (moved == 0.0)
 
 
