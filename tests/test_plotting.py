@@ -181,6 +181,22 @@ def test_costs_are_drawn_against_the_truth():
         plot_costs([1.0], [1.0, 2.0])
 
 
+def test_costs_below_nothing_are_seen(learner):
+    ax = plot_costs([-3.0, -1.0, 1.5], [-3.0, -1.0, 1.0])
+    for low, high in (ax.get_xlim(), ax.get_ylim()):
+        assert low < -3
+        assert high > 1.5
+    assert ax.get_title().endswith("% of the standard deviation")
+    for line in learner.history_:
+        for name in ("distortion", "observed", "low", "high"):
+            line[name] -= 100
+    ax = plot_learning(learner)
+    low, high = ax.get_ylim()
+    last = learner.history_[-1]
+    assert low < min(last["distortion"], last["observed"])
+    assert max(last["distortion"], last["observed"]) < high < 0
+
+
 def test_a_change_is_drawn(learner):
     (change,) = learner.changes_
     figure = plot_change(change)
@@ -208,6 +224,7 @@ def test_training_shows_loss_beta_and_gap(four_groups):
     gap.figure.canvas.draw()
     low, high = right.get_ylim()
     np.testing.assert_allclose(gap.get_ylim(), [100 * (low / 0.05 - 1), 100 * (high / 0.05 - 1)])
+    assert not plot_training(model, optimum=-0.05).axes[1].child_axes  # nothing has a share of it
     with pytest.raises(ValueError, match="no history"):
         plot_training(ADENClustering(4).start(four_groups))
 

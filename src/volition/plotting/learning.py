@@ -20,6 +20,15 @@ def _axes(ax: Any) -> Any:
     return plt.subplots(figsize=(6.4, 4.2), layout="constrained")[1] if ax is None else ax
 
 
+def _limits(values: FloatArray, margin: float) -> tuple[float, float]:
+    """Return limits of an axis: from nought, unless costs are below it."""
+    low, high = float(values.min()), float(values.max())
+    if low >= 0:
+        return 0.0, (1 + margin) * high
+    room = margin * max(high - low, 1e-3 * abs(low))
+    return low - room, high + room
+
+
 def count_interactions(ax: Any) -> None:
     """Label the horizontal axis with few numbers that can be read."""
     from matplotlib.ticker import MaxNLocator, StrMethodFormatter
@@ -87,7 +96,7 @@ def plot_learning(learner: Learner, *, optimum: Any = None, ax: Any = None) -> A
     ax.set_ylabel("distortion")
     values = np.concatenate([table[known][known.sum() // 20 :], observed[seen]])
     if len(values):
-        ax.set_ylim(0, 1.15 * float(values.max()))
+        ax.set_ylim(*_limits(values, 0.15))
     ax.legend(frameon=False)
     return ax
 
@@ -122,14 +131,17 @@ def plot_costs(estimated: Any, true: Any, *, ax: Any = None) -> Any:
             f"{np.shape(true)}."
         )
     ax = _axes(ax)
-    top = 1.03 * float(max(a.max(), b.max()))
-    ax.plot([0, top], [0, top], color=GREY, lw=1, zorder=0)
-    size = float(np.clip(2000 / len(a), 1, 20))
-    ax.scatter(b, a, s=size, color=BLUE, alpha=0.3, lw=0, rasterized=True)
+    ends = _limits(np.concatenate([a, b]), 0.03)
+    ax.plot(ends, ends, color=GREY, lw=1, zorder=0)
+    dot = float(np.clip(2000 / len(a), 1, 20))
+    ax.scatter(b, a, s=dot, color=BLUE, alpha=0.3, lw=0, rasterized=True)
     error = float(np.sqrt(np.mean((a - b) ** 2)))
+    # A mean of costs of both signs is no yardstick.
+    size, name = (b.mean(), "mean") if b.min() >= 0 else (b.std(), "standard deviation")
+    share = f", {100 * error / size:.1f} % of the {name}" if size > 0 else ""
     ax.set(
-        xlabel="true expected cost", ylabel="learned expected cost", xlim=(0, top), ylim=(0, top),
-        title=f"root mean square error {error:.3g}, {100 * error / b.mean():.1f} % of the mean",
+        xlabel="true expected cost", ylabel="learned expected cost", xlim=ends, ylim=ends,
+        title=f"root mean square error {error:.3g}{share}",
     )  # fmt: skip
     ax.set_aspect("equal")
     return ax

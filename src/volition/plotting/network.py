@@ -66,7 +66,7 @@ def plot_training(learner: ADENClustering, *, optimum: float | None = None) -> A
         scale.set(ylabel="beta", yscale="log")
         scale.yaxis.label.set_color(GREY)
     plot_learning(learner, optimum=optimum, ax=right)
-    if optimum is not None:
+    if optimum is not None and optimum > 0:  # a gap is a share of it
         low, high = right.get_ylim()
         gap = right.secondary_yaxis(
             "right",

@@ -85,12 +85,15 @@ def descended(
     return result
 
 
-def distinct(problem: Problem, replicas: FloatArray) -> FloatArray:
-    """Return one of each group of replicas that came to the same, the best first."""
+def distinct(problem: Problem, replicas: FloatArray, common: float = 0.0) -> FloatArray:
+    """Return one of each group of replicas that came to the same, the best first.
+
+    What all costs have in ``common`` is not to count in shares of them.
+    """
     ranked = sorted((problem.distortion(Y), n) for n, Y in enumerate(replicas))
     kept = [ranked[0]]
     for value, number in ranked[1:]:
-        if value > kept[-1][0] + DIFFERENT * abs(kept[-1][0]):
+        if value > kept[-1][0] + DIFFERENT * abs(kept[-1][0] - common):
             kept.append((value, number))
     return replicas[[number for _, number in kept]].copy()
 

@@ -64,6 +64,8 @@ MATCHED = 0.99
 HELD_OUT = 6
 #: entities by which centres are moved, at most
 MOVED_BY = 3000
+#: by how many units all costs are off the known ones to be so in common
+MUCH = 1.0
 #: hidden numbers of a step on expected costs from which more than one thread pays
 LARGE_STEP = 1_000_000
 #: a network keeps its units if the data lie within so many times their length, and are no smaller
@@ -430,8 +432,8 @@ class ADENClustering(WatchfulLearner):
         if recipe.ema > 0 and self.head_ == "costs":
             cells = entities * self.n_clusters + prescribed
             cost = blended(self._means.reshape(-1), cells, cost, recipe.ema)
-        if self.head_ == "costs" and cost.min() < 0:
-            self._allow_negative(entities, prescribed, cost, Y)
+        if self.head_ == "costs" and self._trainer is not None and cost.min() < 0:
+            self._trainer.network.allow_negative()
         touched = self._replay.add(Y, entities, prescribed, cost, matches)
         self._told += m
         if self._phase in ("anneal", "settle"):
@@ -446,27 +448,10 @@ class ADENClustering(WatchfulLearner):
             if self._told:
                 self._advance()
 
-    def _known_costs(self, entities: IntArray, Y: FloatArray) -> FloatArray:
-        """Return what each entity's own centres would cost by the metric, (m, K)."""
-        with torch.no_grad():
-            D = self._cost.each(torch.from_numpy(self._X[entities]), torch.from_numpy(Y))
-        return D.numpy()
-
-    def _allow_negative(
-        self, entities: IntArray, prescribed: IntArray, cost: FloatArray, Y: FloatArray
-    ) -> None:
-        """Lift the floor of expected costs; a network that knows nothing yet begins near them."""
-        assert self._trainer is not None
-        network = self._trainer.network
-        if network.floor < 0:
-            return
-        obeyed = self._known_costs(entities, Y)[np.arange(len(cost)), prescribed]
-        knows = self._trained or self._trainer.n_steps > 0
-        network.allow_negative(0.0 if knows else float(np.median(cost - obeyed)) / self._units.cost)
-
     def _matches(self, entities: IntArray, cost: FloatArray, Y: FloatArray) -> np.ndarray:
         """Return which centres cost as much, (m, K)."""
-        D = self._known_costs(entities, Y)
+        with torch.no_grad():
+            D = self._cost.each(torch.from_numpy(self._X[entities]), torch.from_numpy(Y)).numpy()
         near = EXACT * (self._cost_unit + np.abs(cost[:, None]))
         found: np.ndarray = np.abs(cost[:, None] - D) <= near
         return found
@@ -475,6 +460,8 @@ class ADENClustering(WatchfulLearner):
         """Take steps on the newest answers, every other one on all that are remembered."""
         assert self._trainer is not None
         recipe, self._debt = self._recipe, self._debt + steps
+        if self._debt >= 1 and self._trainer.n_steps == 0:
+            self._begin_where_costs_are()
         while self._debt >= 1 and len(touched):
             self._debt -= 1
             n, pool = recipe.n_layouts, self._replay.n_groups
@@ -488,6 +475,27 @@ class ADENClustering(WatchfulLearner):
             lesson = self._lessons(groups)
             seed = int(self._rng.integers(2**31))
             self._loss = self._trainer.step(lesson, self._rate_factor(), seed)
+
+    def _begin_where_costs_are(self) -> None:
+        """Take out what all costs have in common; steps would have to go all the way there.
+
+        Only if some are negative or it is much: else the published network begins as it should.
+        """
+        assert self._trainer is not None
+        network, n_groups = self._trainer.network, self._replay.n_groups
+        groups = np.unique(np.linspace(0, n_groups - 1, self._recipe.n_layouts).astype(int))
+        lesson = self._lessons(groups)
+        if _share_negative(self._replay.take(np.arange(n_groups))) > 0:
+            network.allow_negative()
+        with torch.no_grad():
+            estimate = network.costs(lesson.X, lesson.Y, lesson.D)
+        known = estimate.gather(2, lesson.prescribed[..., None])[..., 0]
+        off = float((lesson.target - known)[lesson.valid].median())
+        much = self._recipe.standardize and abs(off) > MUCH
+        if network.floor < 0 or much:
+            network.shift += off
+            self._model_from_network()
+            self._relabel()
 
     def _rate_factor(self) -> float:
         """Return the factor on the learning rate: warm-up, then a cosine over the annealing."""
@@ -529,7 +537,9 @@ class ADENClustering(WatchfulLearner):
             self.beta_ = self._betas[self._stage]
             return
         assert self.model_ is not None
-        self._replicas = distinct(self._problem(self.model_), self._replicas)
+        assert self._trainer is not None
+        common = float(self._trainer.network.shift) * self._units.cost
+        self._replicas = distinct(self._problem(self.model_), self._replicas, common)
         if len(self._replicas) == 1:
             self._settle(f"beta_max={self._betas[-1]:g} reached")
             return

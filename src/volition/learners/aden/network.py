@@ -2,7 +2,8 @@
 
 Points and centres are projected linearly; L adaptive distance blocks let every point attend to all
 centres; a head then speaks about pairs. The published head estimates the expected cost of
-prescribing j to i as ``ReLU(scale * MLP([e_i, y_j]) + D0_ij)``. Another head estimates the choice
+prescribing j to i as ``ReLU(scale * MLP([e_i, y_j]) + D0_ij)``; where costs are negative the ReLU's
+floor is lifted, and what all costs have in common is added. Another head estimates the choice
 p(k | j, i) itself, of which the expected cost is the average of known distances: logits of leaving
 j for k are a pair term (j, k) plus attention from i to k, and there is a chance to stay. A third
 head is for costs that only the population knows: it estimates what being served costs, as the known
@@ -219,7 +220,7 @@ class ADENetwork(nn.Module):
         if head == "costs":
             self.pair = PairTerm(h, size.ff_dim, size.dropout)
             self.scale = nn.Parameter(torch.tensor(0.1))
-            # Where costs end, and what is added to known ones: nothing unless some are negative.
+            # Where costs end, and what all of them have in common besides the known ones.
             self.register_buffer("floor", torch.zeros(()))
             self.register_buffer("shift", torch.zeros(()))
         else:
@@ -270,10 +271,9 @@ class ADENetwork(nn.Module):
         # As published, a ReLU, unless costs are told that go below its floor.
         return torch.maximum(self.scale * self.pair(points, centers) + D0 + self.shift, self.floor)
 
-    def allow_negative(self, shift: float = 0.0) -> None:
-        """Let expected costs be any numbers, and begin at known ones plus ``shift``."""
+    def allow_negative(self) -> None:
+        """Let expected costs be any numbers."""
         self.floor.fill_(-math.inf)
-        self.shift += shift
 
     def choices(self, X: Tensor, Y: Tensor, D0: Tensor, apart: Tensor) -> tuple[Tensor, ...]:
         """Return logits: stay (G, S, K), leave j for k (G, K, K), be drawn to k (G, S, K).
