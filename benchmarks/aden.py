@@ -218,7 +218,7 @@ def unknown() -> None:
 
 
 def negative() -> None:
-    """Costs less a gain, most of them below nothing: the best centres stay the same."""
+    """Costs less a gain, up to all of them below nothing: the best centres stay the same."""
     near = DistanceAutonomy(0.3, temperature=0.01)
     best = AutonomyAwareClustering(4, autonomy=near, random_state=0).fit(X).distortion_
     rows = []

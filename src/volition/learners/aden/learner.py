@@ -210,8 +210,7 @@ class ADENClustering(WatchfulLearner):
         self._loss = math.nan
         self._phase = "probe"
         self._cheapest, self._unseen = Cheapest(), False
-        #: questions after which nothing was asked but what the centres cost
-        self._watched_from: int | None = None
+        self._watched_from = None
         self._logits: LogitFit | None = None
         self._trainer: Trainer | None = None
         self.head_ = "undecided"
@@ -658,6 +657,8 @@ class ADENClustering(WatchfulLearner):
         """Train while it helps with the judges' answers; return what they cost then."""
         trainer, n_groups = self._new_trainer(network), self._recipe.n_layouts
         return train_while_better(trainer, self._lessons, pool, judges, n_groups, self._rng, gently)
+
+    # -- service: costs that only the population knows, and choices by them ----------------------
 
     def _fit_served(self, held: np.ndarray) -> None:
         """Fit all answers: first the few numbers, then the places, then attention if it helps."""
