@@ -235,7 +235,8 @@ def _learner(
     exploration = options["exploration"]
     for option, value in options.items():
         if value != defaults[option] and (option, name) != ("exploration", "choice"):
-            raise ValueError(f"--{option} belongs to --learner tabular.")
+            others = " or choice" if option == "exploration" else ""
+            raise ValueError(f"--{option} belongs to --learner tabular{others}.")
     if name == "choice":
         given = {} if exploration is None else {"exploration": exploration}
         return ChoiceClustering(K, **common, **given)
@@ -554,4 +555,5 @@ def _print(console: Console, model: AnyLearner, summary: dict[str, Any], out: Pa
         )
     files = "centers.csv, assignments.csv, history.csv, summary.json, learning.png"
     pictures = "".join(f", change-{n + 1}.png" for n in range(len(model.changes_)))
-    console.print(f"Results in {out}/: {files}{pictures}, {STATE}")
+    network = ", network.safetensors" if (out / "network.safetensors").exists() else ""
+    console.print(f"Results in {out}/: {files}{pictures}{network}, {STATE}")

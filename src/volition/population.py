@@ -103,16 +103,19 @@ class Response:
     cost: FloatArray
 
     def __post_init__(self) -> None:
+        if self.cost is None:
+            raise ValueError("cost must be one number for each answer, got None.")
         try:
             object.__setattr__(self, "cost", np.array(self.cost, dtype=np.float64))
         except (TypeError, ValueError):
+            got = " ".join(repr(self.cost).split())
+            got = got if len(got) <= 80 else got[:77] + "..."
             raise ValueError(
-                f"cost must be numbers, or NaN where no answer came; got {self.cost!r}."
+                f"cost must be numbers, or NaN where no answer came; got {got}."
             ) from None
         if self.cost.ndim != 1:
-            raise ValueError(
-                f"cost must be one number for each answer, got an array of shape {self.cost.shape}."
-            )
+            got = f"an array of shape {self.cost.shape}" if self.cost.ndim else "a single one"
+            raise ValueError(f"cost must be one number for each answer, got {got}.")
         endless = np.flatnonzero(np.abs(self.cost) > LARGEST)
         if len(endless):
             raise ValueError(

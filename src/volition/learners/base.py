@@ -781,7 +781,7 @@ class Learner(ClusterMixin, BaseEstimator):
         tensors, header = read_file(path, KIND)
         if header["class"] != type(self).__name__ or header["n_clusters"] != self.n_clusters:
             raise ValueError(
-                f"{path} holds a {header['class']} with n_clusters={header['n_clusters']}, not a "
+                f"{path} is of {header['class']} with n_clusters={header['n_clusters']}, not of "
                 f"{type(self).__name__} with n_clusters={self.n_clusters}."
             )
         self._accept(header["learner"])

@@ -65,11 +65,13 @@ def blended(table: FloatArray, cells: IntArray, cost: FloatArray, keep: float) -
 
 
 def descended(
-    recipe: Recipe, problem: Problem, Y: FloatArray, beta: float, reach: float, shake: FloatArray
-) -> FloatArray:
+    recipe: Recipe, problem: Problem, Y: FloatArray, beta: float, reach: float, shake: FloatArray,
+    box: tuple[FloatArray, FloatArray],
+) -> FloatArray:  # fmt: skip
     """Return centres further down the free energy of a network, and shaken, unless as published.
 
-    Beyond ``reach``, where nobody was asked, the network only guesses.
+    Beyond ``reach``, where nobody was asked, the network only guesses; it may lead astray step by
+    step, so that centres stay in the ``box``.
     """
     start = problem.centers(Y)
     if recipe.center_rate is not None:  # as published
@@ -81,7 +83,7 @@ def descended(
     move = solution.centers.numpy() - Y
     length = np.linalg.norm(move, axis=1, keepdims=True)
     move *= np.minimum(1, reach / np.maximum(length, 1e-300))
-    result: FloatArray = Y + (move + shake)
+    result: FloatArray = np.clip(Y + (move + shake), *box)
     return result
 
 

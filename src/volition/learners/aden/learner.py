@@ -64,6 +64,8 @@ MATCHED = 0.99
 HELD_OUT = 6
 #: entities by which centres are moved, at most
 MOVED_BY = 3000
+#: share of the data's range by which centres may be outside of it, unless as published
+BOX = 0.1
 #: by how many units all costs are off the known ones to be so in common
 MUCH = 1.0
 #: hidden numbers of a step on expected costs from which more than one thread pays
@@ -693,9 +695,11 @@ class ADENClustering(WatchfulLearner):
             problem = whole  # as published
         reach = 2 * self._spread()
         last = self._stage >= len(self._betas) - 1 or recipe.center_rate is not None
+        here, room = self._X[self._weight > 0], BOX * self._range
+        box = here.min(0) - room, here.max(0) + room
         for number, Y in enumerate(self._replicas):
             shake = 0.0 * Y if last else 1e-3 * self._scale * self._rng.standard_normal(Y.shape)
-            self._replicas[number] = descended(recipe, problem, Y, self.beta_, reach, shake)
+            self._replicas[number] = descended(recipe, problem, Y, self.beta_, reach, shake, box)
         self._place(min(self._replicas, key=problem.distortion))
 
     def _judge(self, asked: Asked, cost: FloatArray, Y: FloatArray) -> None:

@@ -21,6 +21,8 @@ from volition.validation import FloatArray
 
 #: half-widths of their 95 % interval by which costs must exceed what is believed to be worth a word
 DOUBTFUL = 2.0
+#: answers below which expected costs are hardly more than guessed
+FEWEST_EXPECTED = 50_000
 #: places among which a search begins, and entities that judge them
 PLACES, EXCHANGED_BY = 300, 300
 
@@ -34,6 +36,8 @@ class WatchfulLearner(BudgetedLearner):
     _device: torch.device
     _cheapest: Cheapest
     _wary: CautiousAutonomy
+    #: what the network was to estimate, as far as somebody has said so
+    _wanted: str
 
     # -- searching --------------------------------------------------------------------------------
 
@@ -112,6 +116,13 @@ class WatchfulLearner(BudgetedLearner):
         return seen
 
     def _doubts(self) -> str | None:
+        unasked = self._wanted == "auto" and not self._began_trained
+        if self.head_ == "costs" and unasked and self.n_answers_ < FEWEST_EXPECTED:
+            return (
+                "Costs are negative, so that expected costs are learned, for which "
+                f"{self.n_answers_} answers are few: give {FEWEST_EXPECTED} or more, or, if costs "
+                "have a lower end, add a constant that makes them positive: then thousands suffice."
+            )
         seen, believed = self.distortion_estimate(), self.distortion_
         if self.head_ != "served" or seen.n_answers < FEWEST_SEEN:
             return None
