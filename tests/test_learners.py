@@ -405,7 +405,9 @@ def test_endless_costs_are_no_answers_that_got_lost():
     ("cost", "message"),
     [
         (np.ones((3, 2)), r"one number for each answer, got an array of shape \(3, 2\)"),
-        (None, r"one number for each answer, got an array of shape \(\)"),
+        (None, "one number for each answer, got None"),
+        (3.0, "one number for each answer, got a single one"),
+        (["a"] * 99, r"NaN where no answer came; got \[.{70,78}\.\.\.\.$"),
         (["a"], r"cost must be numbers, or NaN where no answer came; got \['a'\]"),
     ],
 )
@@ -725,7 +727,7 @@ def test_a_checkpoint_must_fit(X, people, tmp_path):
     TabularClustering(K, n_interactions=500, random_state=0).fit(
         X, population=people, checkpoint=path
     )
-    with pytest.raises(ValueError, match="with n_clusters=4, not a"):
+    with pytest.raises(ValueError, match="with n_clusters=4, not of"):
         TabularClustering(3).fit(X, population=people, checkpoint=path, resume=True)
     with pytest.raises(ValueError, match="estimate='choices', not 'costs'"):
         TabularClustering(K, estimate="costs").resume(path)
