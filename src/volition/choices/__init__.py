@@ -1,5 +1,6 @@
 """Choice models: p(k | j, i) learned from clusters that were realised."""
 
+from volition.choices.checks import Check, check_costs, check_model, cross_costs
 from volition.choices.data import Choices
 from volition.choices.fit import (
     FAMILIES,
@@ -19,7 +20,7 @@ from volition.choices.report import (
     coefficients,
     parameters,
 )
-from volition.choices.worth import Interval, Reach, Worth, compare, direct, off_policy
+from volition.choices.worth import Interval, Log, Reach, Worth, compare, direct, seen_cost
 
 __all__ = [
     "AWAY",
@@ -27,23 +28,28 @@ __all__ = [
     "STAY",
     "Basis",
     "CalibrationBin",
+    "Check",
     "ChoiceAutonomy",
     "ChoiceFit",
     "Choices",
     "Interval",
+    "Log",
     "Parameter",
     "Reach",
     "Trial",
     "Worth",
     "calibration",
     "cautions",
+    "check_costs",
     "check_covariates",
     "check_family",
+    "check_model",
     "coefficients",
     "compare",
+    "cross_costs",
     "direct",
     "distance_autonomy",
     "fit_choices",
-    "off_policy",
     "parameters",
+    "seen_cost",
 ]

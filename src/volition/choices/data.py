@@ -33,6 +33,10 @@ RIDGE = {
 SLOPE = 1e-4
 
 
+#: share of logged costs up to which a model follows its terms; the few beyond tell too little
+FOLLOWED = 0.98
+
+
 class Choices(NamedTuple):
     """Answers, one row each: who was asked, to use what, and used what, where the centres were."""
 
@@ -114,6 +118,23 @@ def make_scene(
         U = np.concatenate([X, covariates], axis=1)
         place = basis(torch.from_numpy(U)).numpy()[choices.entities]
     return Scene(D, apart, rank, Z, place, choices.prescribed)
+
+
+def seen_costs(
+    X: FloatArray, choices: Choices, cost: Cost, cost_unit: float
+) -> dict[str, tuple[float, float]]:
+    """Return between which costs choices were made: of obeying, of others, between centres."""
+    scene = make_scene(X, choices, cost, cost_unit, np.zeros((len(X), 0)), None)
+    rows = np.arange(len(scene.D))
+    obeying = scene.D[rows, scene.prescribed]
+    found = {
+        "stay": (float(obeying.min()), float(np.quantile(obeying, FOLLOWED))),
+        "entity": (float(scene.D.min()), float(np.quantile(scene.D, FOLLOWED))),
+    }
+    if choices.n_clusters > 1:
+        others = scene.apart[np.arange(choices.n_clusters) != scene.prescribed[:, None]]
+        found["pair"] = (float(others.min()), float(others.max()))
+    return found
 
 
 def _curve(cost: FloatArray) -> tuple[IntArray, FloatArray]:

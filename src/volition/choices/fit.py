@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
 from volition.autonomy import DistanceAutonomy
-from volition.choices.data import PLACES, Choices, Scene, make_basis, make_decisions, make_scene
+from volition.choices.data import (
+    PLACES,
+    Choices,
+    Scene,
+    make_basis,
+    make_decisions,
+    make_scene,
+    seen_costs,
+)
 from volition.choices.logit import Decisions, fit_logit, log_likelihoods, scores
 from volition.choices.model import AWAY, PAIRED, STAY, Basis, ChoiceAutonomy, term_size
 from volition.costs import Cost
@@ -108,6 +116,8 @@ def fit_choices(
     *,
     covariates: FloatArray | None = None,
     family: Any = "auto",
+    without: Collection[str] = (),
+    hold: bool = False,
     random_state: int = 0,
 ) -> ChoiceFit:
     """Fit a choice model.
@@ -125,6 +135,10 @@ def fit_choices(
     family : "auto", "distance", or (stay terms, away terms)
         Which terms. "auto" adds them one by one as long as held-out choices become clearly
         likelier; "distance" is the family of `DistanceAutonomy`.
+    without : collection of str
+        Terms that "auto" must not take.
+    hold : bool
+        Whether terms hold still beyond the costs that choices were made at, instead of going on.
     random_state : int
         Of the folds.
 
@@ -134,7 +148,11 @@ def fit_choices(
     """
     # Matrices are small here: more threads would only wait for each other.
     with threadpool_limits(1, "blas"):
-        return _fit(X, choices, cost, cost_unit, covariates, family, random_state)
+        fit = _fit(X, choices, cost, cost_unit, covariates, family, without, random_state)
+    if hold:
+        seen = seen_costs(X, choices, cost, cost_unit)
+        fit = fit._replace(model=fit.model.within(seen))
+    return fit
 
 
 def _fit(
@@ -144,6 +162,7 @@ def _fit(
     cost_unit: float,
     covariates: FloatArray | None,
     family: Any,
+    without: Collection[str],
     random_state: int,
 ) -> ChoiceFit:
     Z = np.zeros((len(X), 0)) if covariates is None else covariates
@@ -153,7 +172,7 @@ def _fit(
     trials: list[Trial] = []
     if family == "auto":
         rng = np.random.default_rng(random_state)
-        stay, away = _choose(scene, choices, K, Z.shape[1], basis, rng, trials)
+        stay, away = _choose(scene, choices, K, Z.shape[1], basis, without, rng, trials)
     else:
         stay, away = FAMILIES[family] if isinstance(family, str) else family
     if basis is None and "place" in stay:
@@ -261,6 +280,7 @@ def _choose(
     K: int,
     n_covariates: int,
     basis: Basis | None,
+    without: Collection[str],
     rng: np.random.Generator,
     trials: list[Trial],
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -274,7 +294,9 @@ def _choose(
     fold = rng.integers(0, FOLDS, choices.entities.max() + 1)[choices.entities[rows]]
     everyone = choices.entities[rows]
     who = {"stay": everyone, "away": everyone[realized != scene.prescribed]}
-    unusable = set() if n_covariates else {name for name in (*STAY, *AWAY) if "covariates" in name}
+    unusable = set(without)
+    if not n_covariates:
+        unusable |= {name for name in (*STAY, *AWAY) if "covariates" in name}
     if basis is None:
         unusable.add("place")
     chains: dict[str, list[tuple[tuple[str, ...], FloatArray]]] = {"stay": [], "away": []}
@@ -396,8 +418,8 @@ def refit(
 ) -> ChoiceFit:
     """Return the same terms fitted to other choices."""
     family = fit.stay.terms, fit.away.terms
-    unit = fit.model.cost_unit
-    return fit_choices(X, choices, cost, unit, covariates=covariates, family=family)
+    found = fit_choices(X, choices, cost, fit.model.cost_unit, covariates=covariates, family=family)
+    return found._replace(model=found.model.within(fit.model.seen))
 
 
 def distance_autonomy(fit: ChoiceFit) -> DistanceAutonomy:

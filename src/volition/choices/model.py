@@ -150,6 +150,11 @@ class ChoiceAutonomy(Autonomy):
         Patches of the term "place".
     share : float, default=1.0
         Factor on the probability of overriding.
+    seen : dict of {"stay", "entity", "pair"} to (low, high), optional
+        Costs that the choices were made at, in cost units: of obeying, of alternatives from the
+        entity, and from the prescribed centre. Beyond these, terms stay as they are at the end:
+        nothing is concluded from a slope about costs that nobody ever had. (Straight terms go on
+        below the low end, which is at most its own length away.)
 
     Examples
     --------
@@ -170,6 +175,7 @@ class ChoiceAutonomy(Autonomy):
         covariates: Any = None,
         basis: Basis | None = None,
         share: float = 1.0,
+        seen: dict[str, tuple[float, float]] | None = None,
     ) -> None:
         self.stay = {name: np.asarray(value, dtype=np.float64) for name, value in stay.items()}
         self.away = {name: np.asarray(value, dtype=np.float64) for name, value in away.items()}
@@ -181,7 +187,7 @@ class ChoiceAutonomy(Autonomy):
             raise ValueError(f"The away term {min(both)!r} does not go with 'rank'.")
         self.cost_unit, self.n_clusters = cost_unit, n_clusters
         self.covariates = None if covariates is None else np.asarray(covariates, dtype=np.float64)
-        self.basis, self.share = basis, share
+        self.basis, self.share, self.seen = basis, share, seen
         names = {*self.stay, *self.away}
         self._covariates_asked = any(name.startswith("covariates") for name in names) or (
             basis is not None and self.covariates is not None
@@ -233,8 +239,21 @@ class ChoiceAutonomy(Autonomy):
             "covariates": self.covariates,
             "basis": self.basis,
             "share": self.share,
+            "seen": self.seen,
         }
         return ChoiceAutonomy(self.stay, self.away, **(kept | changes))
+
+    def within(self, seen: dict[str, tuple[float, float]] | None) -> ChoiceAutonomy:
+        """Return the model with terms that hold still beyond these costs; see ``seen``."""
+        return self._like(seen=seen)
+
+    def without_labels(self) -> ChoiceAutonomy:
+        """Return the model in which no cluster has a role of its own."""
+        other = self._like()
+        other.stay = {name: value for name, value in self.stay.items() if name not in LABELLED}
+        other.away = {name: value for name, value in self.away.items() if name not in LABELLED}
+        other.interchangeable = True
+        return other
 
     def with_coefficients(self, stay: dict[str, Any], away: dict[str, Any]) -> ChoiceAutonomy:
         """Return the model with other coefficients of the same terms, tensors for gradients."""
@@ -249,6 +268,7 @@ class ChoiceAutonomy(Autonomy):
             "cost_unit": self.cost_unit,
             "n_clusters": self.n_clusters,
             "share": self.share,
+            "seen": self.seen,
             "width": None if self.basis is None else self.basis.width,
         }
         arrays = {f"stay.{name}": value for name, value in self.stay.items()}
@@ -278,6 +298,7 @@ class ChoiceAutonomy(Autonomy):
             covariates=covariates,
             basis=basis,
             share=numbers["share"],
+            seen=numbers["seen"] and {name: tuple(ends) for name, ends in numbers["seen"].items()},
         )
 
     def shared(self, Y: Tensor, cost: Cost) -> Tensor:
@@ -298,14 +319,15 @@ class ChoiceAutonomy(Autonomy):
         ranked = "rank" in self.stay or "rank" in self.away
         rank = ranks(D) if ranked else torch.empty(0)
         stay = self._stay_shared(Y) + torch.zeros_like(D)
+        mine, bent = self._held(D, "stay")
         for name, value in self.stay.items():
             theta = self._tensor(value, D)
             if name == "cost":
-                stay = stay + theta * D
+                stay = stay + theta * mine
             elif name == "log cost":
-                stay = stay + theta * (D + SMALLEST).log()
+                stay = stay + theta * (bent + SMALLEST).log()
             elif name == "cost curve":
-                stay = stay + _curve(theta, D)
+                stay = stay + _curve(theta, bent)
             elif name == "rank":
                 stay = stay + theta[rank.clamp(max=CLASSES - 1)]
             elif name == "covariates":
@@ -315,18 +337,19 @@ class ChoiceAutonomy(Autonomy):
                 patches = self.basis(torch.cat([chunk.X + chunk.origin, Z], 1))
                 stay = stay + (patches @ theta)[:, None]
         drawn = torch.zeros_like(D)
+        mine, bent = self._held(D, "entity")
         for name, value in self.away.items():
             theta = self._tensor(value, D)
             if name == "entity":
-                drawn = drawn + theta * D
+                drawn = drawn + theta * mine
             elif name == "log entity":
-                drawn = drawn + theta * (D + SMALLEST).log()
+                drawn = drawn + theta * (bent + SMALLEST).log()
             elif name == "entity curve":
-                drawn = drawn + _curve(theta, D)
+                drawn = drawn + _curve(theta, bent)
             elif name == "cluster":
                 drawn = drawn + theta
             elif name == "covariates x entity":
-                drawn = drawn + (Z @ theta)[:, None] * D
+                drawn = drawn + (Z @ theta)[:, None] * mine
             elif name == "covariates x cluster":
                 drawn = drawn + Z @ theta.reshape(Z.shape[1], -1)
         kappa: Any = self.share * torch.sigmoid(-stay)
@@ -336,6 +359,14 @@ class ChoiceAutonomy(Autonomy):
         if set(self.stay) == {"constant"} and not stay.requires_grad:
             kappa = float(kappa[0, 0])  # one number is quicker than a table of it
         return SoftmaxTransition(kappa, self._leave(Y, cost), drawn)
+
+    def _held(self, D: Tensor, kind: str) -> tuple[Tensor, Tensor]:
+        """Return costs for straight and for bent terms, held at the ends of what was seen."""
+        if self.seen is None or kind not in self.seen:
+            return D, D
+        low, high = self.seen[kind]
+        straight = D.clamp(max=high)
+        return straight, straight.clamp(min=low)
 
     def _tensor(self, value: FloatArray, like: Tensor) -> Tensor:
         return torch.as_tensor(value, dtype=like.dtype, device=like.device)
@@ -352,13 +383,13 @@ class ChoiceAutonomy(Autonomy):
         """Return log-weights by prescribed and alternative centre, (K, K)."""
         leave = barred(len(Y), Y.dtype, Y.device)
         if {"pair", "log pair", "pair curve"} & set(self.away):
-            apart = cost.pairwise(Y, Y) / self.cost_unit
+            apart, bent = self._held(cost.pairwise(Y, Y) / self.cost_unit, "pair")
         if "pair" in self.away:
             leave = leave + self._tensor(self.away["pair"], Y) * apart
         if "log pair" in self.away:
-            leave = leave + self._tensor(self.away["log pair"], Y) * (apart + SMALLEST).log()
+            leave = leave + self._tensor(self.away["log pair"], Y) * (bent + SMALLEST).log()
         if "pair curve" in self.away:
-            leave = leave + _curve(self._tensor(self.away["pair curve"], Y), apart)
+            leave = leave + _curve(self._tensor(self.away["pair curve"], Y), bent)
         if "table" in self.away:
             leave = leave + self._tensor(self.away["table"], Y).reshape(len(Y), len(Y))
         return leave

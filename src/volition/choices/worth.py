@@ -1,33 +1,39 @@
-"""What is it worth? Expected distortion of any centres and prescriptions, with error bars.
+"""What is it worth? Expected cost of any centres and prescriptions, with error bars.
 
-Three estimates stand side by side. *Direct*: what the fitted model expects. *Weighted*: the costs
-that logged choices would have had, each weighted by how much likelier the new prescriptions (and,
-where centres move, the model) make it. *Doubly robust*: the direct estimate corrected by the
-weighted mistakes of the model: at the centres of the log it is right if either the model or the
-propensities are. Where centres move, weights come from the model too, and the latter two exist only
-where the log has seen what would be chosen: centres that move far are beyond any weighting.
+At the centres of the log, a plan is judged by what was seen: *weighted* (logged costs, each
+weighted by how much likelier the plan makes its prescription) and *doubly robust* (what the model
+expects, corrected by its weighted mistakes: right if either the model or the propensities are).
+Where centres move, nothing was seen, and only the *direct* estimate is left: what the fitted model
+expects. It is worth as much as the model. So the model is checked (`volition.choices.checks`), and
+where the log can be read in more than one way, the interval holds all readings.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from scipy.stats import norm
 
-from volition.choices.data import Choices
+from volition.autonomy import Autonomy
+from volition.choices.data import Choices, seen_costs
 from volition.choices.fit import ChoiceFit
+from volition.choices.off_policy import Diagnostics, estimate_off_policy
 from volition.choices.ranked import ranks
 from volition.problem import Problem
 from volition.validation import FloatArray
 
-#: weights are cut here, as a multiple of their mean, so that no single row decides
-LARGEST = 50.0
-#: a choice counts as seen in the log if moving the centres makes it at most so many times likelier,
-#: and weights are used where this share of all choices at the new centres is seen
-LIKELIER, SEEN = 20.0, 0.98
+#: what an estimate rests on: choices that were seen, a model that holds in the log, or one that does
+#: not, or that is stretched too far
+SEEN, MODEL, GUESS = "seen", "model", "guess"
+#: effective rows that an estimate from what was seen needs, and how far the mean weight may be from
+#: one, beyond three standard errors
+FEWEST_ROWS, OFF_BY = 30.0, 0.05
+#: share of choices at costs that were hardly seen above which a plan rests on extrapolation
+TOO_FAR = 0.1
 #: rows of a log that are looked at together
 ROWS = 16_384
 
@@ -127,193 +133,262 @@ def as_policy(policy: Any, K: int) -> FloatArray:
     return policy.astype(np.float64)
 
 
-class OffPolicy(NamedTuple):
-    """Estimates from logged choices."""
+class Seen(NamedTuple):
+    """What a log shows of a plan at the centres of the log."""
 
     weighted: Interval
     robust: Interval
-    effective_rows: float
+    saving: Interval  # against the prescriptions of the log
+    diagnostics: Diagnostics | None
+
+    @property
+    def usable(self) -> bool:
+        """Whether the log has tried what the plan prescribes often enough."""
+        if self.diagnostics is None or math.isnan(self.robust.value):
+            return False
+        found = self.diagnostics
+        off = abs(found.mean_weight - 1) - 3 * found.mean_weight_error
+        return found.effective_rows >= FEWEST_ROWS and off < OFF_BY
 
 
-def off_policy(
-    fit: ChoiceFit,
-    X: FloatArray,
-    cost: Any,
-    weight: FloatArray | None,
-    choices: Choices,
-    propensity: FloatArray,
-    centers: FloatArray,
-    policy: Any,
-    level: float = 0.95,
-) -> OffPolicy:
-    """Return the weighted and the doubly robust estimate of centres and prescriptions.
+NOTHING_SEEN = Seen(NONE, NONE, NONE, None)
+
+
+class Log(NamedTuple):
+    """What estimates from a log need besides the model."""
+
+    X: FloatArray
+    cost: Any
+    weight: FloatArray | None
+    choices: Choices
+    propensity: FloatArray  # (m,) probability of each logged prescription
+
+    @property
+    def shares(self) -> FloatArray:
+        """Weights of the entities that sum to one."""
+        n = len(self.X)
+        return np.full(n, 1 / n) if self.weight is None else self.weight / self.weight.sum()
+
+
+class ExpectedCosts(NamedTuple):
+    """Mean and variance of the cost of prescribing j to i, (n, K) each."""
+
+    mean: FloatArray
+    variance: FloatArray
+
+
+def expected_costs(
+    model: Autonomy, X: FloatArray, cost: Any, centers: FloatArray
+) -> ExpectedCosts:
+    """Return what a model expects prescriptions to cost, and how much that varies by chance."""
+    problem = Problem(X, cost=cost, autonomy=model)
+    y = problem.centers(centers) - problem.origin
+    mean, square = np.empty((2, problem.n, len(centers)))
+    with torch.no_grad():
+        for lo in range(0, problem.n, ROWS):
+            rows = slice(lo, min(lo + ROWS, problem.n))
+            chunk, transition = problem.chunk(rows, 0, y)
+            mean[rows] = transition.expected(chunk.D).numpy()
+            square[rows] = transition.expected(chunk.D**2).numpy()
+    return ExpectedCosts(mean, np.maximum(square - mean**2, 0.0))
+
+
+def seen_cost(
+    log: Log, costs: ExpectedCosts, policy: Any, noise: float = 0.0, level: float = 0.95
+) -> Seen:
+    """Return what the log shows of prescriptions at its last centres.
 
     Parameters
     ----------
-    fit, X, cost, weight, centers
-        As in `direct`.
-    choices : Choices
-        The log.
-    propensity : array of shape (m,)
-        Probability with which each logged prescription was made.
-    policy
-        None for prescriptions as in the log.
+    log : Log
+    costs : ExpectedCosts
+        Of prescribing j to i at the last centres, by a model. Better by one that has not seen the
+        choices of i: see `volition.choices.checks.cross_costs`.
+    policy : array of shape (n,) or (n, K), or None
+        Prescriptions, or their probabilities; None for those of the log.
+    noise : float
+        Variance of today's expected cost, from prescriptions that were drawn.
     level : float
         Of the intervals.
+
+    Returns
+    -------
+    Seen
     """
-    i, j, k = choices.entities, choices.prescribed, choices.realized
-    rho = np.full(len(X), 1 / len(X)) if weight is None else weight / weight.sum()
-    w = _even(choices, rho)
+    number = len(log.choices.layouts) - 1
+    here = np.flatnonzero(log.choices.layout == number)
+    if len(here) == 0:
+        return NOTHING_SEEN
+    now, rho = log.choices.take(here), log.shares
+    i, j = now.entities, now.prescribed
+    share = _even(now, rho)
+    paid = _paid(log, now)
     if policy is None:
-        # As it was: nothing to weight, and nothing for a model to correct.
-        last = choices.take(choices.layout == len(choices.layouts) - 1)
-        if len(last.entities) == 0:
-            return OffPolicy(NONE, NONE, 0.0)
-        i, w = last.entities, _even(last, rho)
-        y = torch.from_numpy(np.asarray(centers, dtype=np.float64)[last.realized][:, None])
-        logged = cost.each(torch.from_numpy(np.asarray(X, dtype=np.float64)[i]), y)[:, 0].numpy()
-        plain = _ratio_estimate(w, logged, i, 0.0, level)
-        return OffPolicy(plain, plain, float(w.sum() ** 2 / (w**2).sum()))
-    pi = as_policy(policy, len(centers))
-    kept = pi[i, j] > 0
-    moved = any(not np.array_equal(Y, centers) for Y in choices.layouts)
-    if moved:
-        ratio, seen_share = _ratio(fit, X, cost, choices, centers, kept, w)
-        if seen_share < SEEN:
-            return OffPolicy(NONE, NONE, 0.0)
-        w = w * ratio
-    w = w * pi[i, j] / propensity
-    problem = Problem(X, sample_weight=weight, cost=cost, autonomy=fit.model)
-    expected = problem.expected_costs(centers)
+        found = estimate_off_policy(np.ones(len(i)), paid, i, share=share, level=level)
+        plain = Interval(*_ends(found.self_normalized))
+        return Seen(plain, plain, Interval(0.0, 0.0, 0.0), found.diagnostics)
+    pi = as_policy(policy, log.choices.n_clusters)
+    ratio = pi[i, j] / log.propensity[here]
+    if not (ratio > 0).any():
+        return NOTHING_SEEN
+    weighted = estimate_off_policy(ratio, paid, i, share=share, level=level)
+    left = paid - costs.mean[i, j]
+    mistakes = estimate_off_policy(ratio, left, i, share=share, level=level).self_normalized
+    w, v = share / share.sum(), share * ratio / (share @ ratio)
+    # What is rare and dear may not have happened in the few rows that count: the model knows how
+    # much costs vary when it does. The larger error is taken.
+    chance = costs.variance[i, j]
+    z = float(norm.ppf(0.5 + level / 2))
+    half = max((mistakes.high - mistakes.low) / 2, z * math.sqrt(float(v**2 @ chance)))
+    value = float(rho @ (pi * costs.mean).sum(1)) + mistakes.value
+    robust = Interval(value, value - half, value + half)
+    # Against today: mistakes of the same rows, once weighted and once not, partly cancel.
+    by_row = w * (left - w @ left) - v * (left - v @ left)
+    empirical = float((np.bincount(i, by_row) ** 2).sum())
+    error = math.sqrt(max(empirical, float((w - v) ** 2 @ chance)) + noise)
+    saving = Interval.around(float(w @ paid) - value, error, level)
+    plain = Interval(*_ends(weighted.self_normalized))
+    return Seen(plain, robust, saving, weighted.diagnostics)
+
+
+def _ends(estimate: Any) -> tuple[float, float, float]:
+    return estimate.value, estimate.low, estimate.high
+
+
+def _paid(log: Log, choices: Choices) -> FloatArray:
+    """Return what each logged choice cost, at the centres of its time."""
+    X = torch.from_numpy(np.asarray(log.X, dtype=np.float64)[choices.entities])
+    Y = torch.from_numpy(choices.layouts[choices.layout, choices.realized][:, None])
     with torch.no_grad():
-        y = torch.from_numpy(np.asarray(centers, dtype=np.float64)[k][:, None])
-        realised = cost.each(torch.from_numpy(np.asarray(X, dtype=np.float64)[i]), y)[:, 0].numpy()
-    positive = w[w > 0]
-    if len(positive) == 0:
-        return OffPolicy(NONE, NONE, 0.0)
-    w = np.minimum(w, LARGEST * positive.mean())
-    weighted = _ratio_estimate(w, realised, i, 0.0, level)
-    model_value = float(rho @ (pi * expected).sum(1))
-    mistakes = realised - expected[i, j]
-    robust = _ratio_estimate(w, mistakes, i, model_value, level)
-    return OffPolicy(weighted, robust, float(w.sum() ** 2 / (w**2).sum()))
-
-
-def _ratio_estimate(
-    w: FloatArray, value: FloatArray, who: Any, shift: float, level: float
-) -> Interval:
-    """Return the weighted mean, its error from entities that are independent of each other."""
-    mean = float(w @ value / w.sum())
-    left = np.bincount(who, weights=w * (value - mean))
-    error = math.sqrt(float((left**2).sum())) / float(w.sum())
-    return Interval.around(shift + mean, error, level)
-
-
-def _ratio(
-    fit: ChoiceFit,
-    X: FloatArray,
-    cost: Any,
-    choices: Choices,
-    centers: FloatArray,
-    kept: Any,
-    share: FloatArray,
-) -> tuple[FloatArray, float]:
-    """Return how much likelier the model holds each logged choice at other centres.
-
-    Also the share of all choices there that the log may have seen.
-    """
-    out = np.zeros(len(kept))
-    rows = np.flatnonzero(kept)
-    if len(rows) == 0:
-        return out, 0.0
-    x = torch.from_numpy(np.asarray(X, dtype=np.float64)[choices.entities[rows]])
-    j, k = torch.from_numpy(choices.prescribed[rows]), choices.realized[rows]
-    Y = torch.from_numpy(np.asarray(centers, dtype=np.float64))
-    who, here = choices.entities[rows], np.arange(len(rows))
-    with torch.no_grad():
-        old = np.empty((len(rows), choices.n_clusters))
-        for number, before in enumerate(torch.from_numpy(choices.layouts)):
-            mine = np.flatnonzero(choices.layout[rows] == number)
-            if len(mine) == 0:
-                continue
-            some = (x[mine], j[mine], before.expand(len(mine), -1, -1))
-            old[mine] = fit.model.conditional_each(*some, cost, who[mine]).numpy()
-        new = fit.model.conditional_each(x, j, Y.expand(len(rows), -1, -1), cost, who).numpy()
-    covered = (new * (new <= LIKELIER * old)).sum(1)
-    out[rows] = new[here, k] / np.maximum(old[here, k], 1e-12)
-    return out, float(share[rows] @ covered / share[rows].sum())
+        paid: FloatArray = log.cost.each(X, Y)[:, 0].numpy()
+    return paid
 
 
 class Worth(NamedTuple):
     """What some centres and prescriptions cost per entity, and save against today's."""
 
     name: str
-    direct: Interval
-    weighted: Interval
-    robust: Interval
+    direct: Interval  # what the model expects
+    weighted: Interval  # from logged costs alone; only at today's centres
+    robust: Interval  # from both; only at today's centres
     effective_rows: float
     saving: Interval  # against the first option
     saving_if_ignored: Interval  # against the one called "autonomy ignored", if there is one
+    basis: str = MODEL  # what `expected` rests on: SEEN, MODEL or GUESS
+    diagnostics: Diagnostics | None = None
+
+    @property
+    def expected(self) -> Interval:
+        """The estimate to go by: from what was seen, where the log has seen it."""
+        return self.robust if self.basis == SEEN else self.direct
 
     def as_dict(self) -> dict[str, Any]:
         """Return a flat row: ``pandas.DataFrame(row.as_dict() for row in model.worth())``."""
-        flat: dict[str, Any] = {"option": self.name}
-        for kind in ("direct", "weighted", "robust", "saving", "saving_if_ignored"):
+        flat: dict[str, Any] = {"option": self.name, "basis": self.basis}
+        kinds = ("expected", "saving", "saving_if_ignored", "direct", "weighted", "robust")
+        for kind in kinds:
             for end, value in zip(("", "_low", "_high"), getattr(self, kind), strict=True):
                 flat[f"{kind}{end}"] = value
-        return flat | {"effective_rows": self.effective_rows}
+        flat["effective_rows"] = self.effective_rows
+        found = self.diagnostics
+        for name in ("mean_weight", "largest_weight", "largest_share"):
+            flat[name] = math.nan if found is None else getattr(found, name)
+        return flat
 
 
 def compare(
     fit: ChoiceFit,
-    X: FloatArray,
-    cost: Any,
-    weight: FloatArray | None,
-    choices: Choices,
-    propensity: FloatArray,
+    log: Log,
     options: dict[str, tuple[FloatArray, Any]],
+    *,
+    costs: ExpectedCosts | None = None,
+    readings: Sequence[ChoiceFit] = (),
+    doubtful: bool = False,
 ) -> list[Worth]:
     """Return all estimates for centres and prescriptions, the first of which are today's.
 
     Parameters
     ----------
-    fit, X, cost, weight, choices, propensity
-        As in `off_policy`.
+    fit : ChoiceFit
+    log : Log
     options : dict of name to (centers, policy)
         What is compared; a policy that is None is that of the log, at its last centres.
+    costs : ExpectedCosts, optional
+        Expected costs at the last centres, for the doubly robust estimate. Default: the model's.
+    readings : sequence of ChoiceFit
+        Other models that the log allows. Intervals at other centres than today's hold theirs too.
+    doubtful : bool
+        Whether the log contradicts the model. Estimates at other centres then have no intervals.
 
     Returns
     -------
     list of Worth
     """
-    found = {
-        name: direct(fit, X, cost, weight, centers, policy)
-        if policy is not None
-        else _as_logged(fit, X, cost, weight, choices)
+    today = log.choices.layouts[-1]
+    if costs is None:
+        costs = expected_costs(fit.model, log.X, log.cost, today)
+    direct_of = {
+        name: [
+            _as_logged(one, log) if policy is None else direct(one, *log[:3], centers, policy)
+            for one in (fit, *readings)
+        ]
         for name, (centers, policy) in options.items()
     }
-    today = next(iter(found.values()))
-    ignored = found.get(IGNORED)
+    first = next(iter(direct_of.values()))
+    ignored = direct_of.get(IGNORED)
     rows = []
-    for name, here in found.items():
-        logged = off_policy(fit, X, cost, weight, choices, propensity, *options[name])
-        saving = today.minus(here).interval(fit)
-        against = NONE if ignored is None else ignored.minus(here).interval(fit)
-        rows.append(Worth(name, here.interval(fit), *logged, saving, against))
+    for name, (centers, policy) in options.items():
+        here = direct_of[name]
+        stands = np.array_equal(centers, today)
+        seen = seen_cost(log, costs, policy, first[0].noise) if stands else NOTHING_SEEN
+        basis = SEEN if seen.usable else GUESS if doubtful else MODEL
+        expected = _hull((fit, *readings), here)
+        saving = _hull((fit, *readings), [a.minus(b) for a, b in zip(first, here, strict=True)])
+        against = NONE
+        if ignored is not None:
+            pairs = zip(ignored, here, strict=True)
+            against = _hull((fit, *readings), [a.minus(b) for a, b in pairs])
+        if doubtful:
+            expected, against = _no_ends(expected), _no_ends(against)
+            saving = _no_ends(saving)
+        rows_that_count = 0.0 if seen.diagnostics is None else seen.diagnostics.effective_rows
+        rows.append(
+            Worth(
+                name, expected, seen.weighted, seen.robust, rows_that_count,
+                seen.saving if basis == SEEN else saving, against, basis, seen.diagnostics,
+            )
+        )  # fmt: skip
     return rows
 
 
+def _hull(fits: Sequence[ChoiceFit], estimates: Sequence[Direct]) -> Interval:
+    """Return the first estimate, and an interval that holds those of all."""
+    each = [one.interval(fit) for fit, one in zip(fits, estimates, strict=True)]
+    return Interval(each[0].value, min(e.low for e in each), max(e.high for e in each))
+
+
+def _no_ends(estimate: Interval) -> Interval:
+    return Interval(estimate.value, math.nan, math.nan)
+
+
 class Reach(NamedTuple):
-    """How far a decision goes beyond what the log shows."""
+    """How far a plan goes beyond what the log shows."""
 
     n_layouts: int
     farthest_move: float  # of a centre, as a share of the mean distance between centres
-    outside: float  # share of expected choices at costs that the log has never seen
+    outside: float  # share of expected choices at costs that the log has hardly seen
+
+    @property
+    def too_far(self) -> bool:
+        """Whether the plan rests on costs that the log has hardly seen."""
+        return self.outside > TOO_FAR
 
     def __str__(self) -> str:
+        if self.farthest_move == 0:
+            return "The plan leaves the centres where they were in the log."
         if self.n_layouts == 1:
             seen = (
-                "The centres never moved in this log: how choices change when they do is "
+                "The centres never moved in this log: how choices change when they move is "
                 "concluded from differences between centres and entities, not seen."
             )
         else:
@@ -321,42 +396,43 @@ class Reach(NamedTuple):
         return (
             f"{seen} The farthest centre moves by {100 * self.farthest_move:.0f} % of the usual "
             f"distance between centres; {100 * self.outside:.1f} % of the choices expected there "
-            "are at costs, from the entity or from the prescribed centre, that are outside the "
-            "range of the log."
+            "are at costs that the log has hardly seen."
         )
 
 
-def reach(
-    fit: ChoiceFit,
-    X: FloatArray,
-    cost: Any,
-    weight: FloatArray | None,
-    choices: Choices,
-    centers: FloatArray,
-    labels: Any,
-) -> Reach:
-    """Return how far centres and prescriptions go beyond the log."""
-    x = torch.from_numpy(np.asarray(X, dtype=np.float64))
+def reach(fit: ChoiceFit, log: Log, centers: FloatArray, labels: Any) -> Reach:
+    """Return how far centres and prescriptions go beyond the log.
+
+    Parameters
+    ----------
+    fit : ChoiceFit
+    log : Log
+    centers : array of shape (K, d)
+    labels : array of shape (n,)
+        Prescriptions.
+    """
+    X, cost, weight, choices, _ = log
     layouts = torch.from_numpy(choices.layouts)
     Y, last, K = torch.from_numpy(np.asarray(centers, dtype=np.float64)), layouts[-1], len(centers)
     others = ~torch.eye(K, dtype=torch.bool)
-    between = [cost.pairwise(before, before)[others] for before in layouts]
-    usual = float(between[-1].mean()) if K > 1 else 0.0
+    usual = float(cost.pairwise(last, last)[others].mean()) if K > 1 else 0.0
     moved = float(cost.pairwise(Y, last).diagonal().max())
     if cost.name.startswith("sq"):  # costs are squares of lengths
         moved, usual = math.sqrt(moved), math.sqrt(usual)
     far = moved / usual if usual else 0.0
-    here = torch.from_numpy(np.unique(choices.entities))
-    logged = torch.cat([cost.pairwise(x[here], before).ravel() for before in layouts])
-    D, j = cost.pairwise(x, Y), torch.from_numpy(np.maximum(np.asarray(labels), 0))
-    outside = (logged.min() > D) | (logged.max() < D)
-    if K > 1:
-        pairs, apart = torch.cat(between), cost.pairwise(Y, Y)
-        beyond = ((apart < pairs.min()) | (apart > pairs.max())) & others
-        outside |= beyond[j]
+    if np.array_equal(centers, choices.layouts[-1]):
+        far = 0.0  # in floating point, a point may be a little away from itself
+    unit = fit.model.cost_unit
+    seen = fit.model.seen or seen_costs(X, choices, cost, unit)
+    D = cost.pairwise(torch.from_numpy(np.asarray(X, dtype=np.float64)), Y).numpy() / unit
+    j, rows = np.maximum(np.asarray(labels), 0), np.arange(len(X))
+    obeying = np.arange(K) == j[:, None]
+    # Told to go farther than anyone was: whatever they then do is not known from the log.
+    too_far = D[rows, j] > seen["stay"][1]
+    outside = too_far[:, None] | (~obeying & (D > seen["entity"][1]))
     problem = Problem(X, sample_weight=weight, cost=cost, autonomy=fit.model)
-    p = problem.conditional(centers, j.numpy())
-    share = float(problem.weight @ (p * outside.numpy()).sum(1))
+    p = problem.conditional(centers, j)
+    share = float(problem.weight @ (p * outside).sum(1))
     return Reach(len(layouts), far, share)
 
 
@@ -367,17 +443,16 @@ def _even(choices: Choices, rho: FloatArray) -> FloatArray:
     return weights
 
 
-def _as_logged(
-    fit: ChoiceFit, X: FloatArray, cost: Any, weight: FloatArray | None, choices: Choices
-) -> Direct:
+def _as_logged(fit: ChoiceFit, log: Log) -> Direct:
     """Return what the model expects of the last centres and of what was prescribed there.
 
     Which prescriptions an entity happened to get, and which entities are in the log, goes into the
     error.
     """
+    X, cost, weight, choices, _ = log
     last = choices.take(choices.layout == len(choices.layouts) - 1)
     n, K, Y = len(X), choices.n_clusters, choices.layouts[-1]
-    rho = np.full(n, 1 / n) if weight is None else weight / weight.sum()
+    rho = log.shares
     i, j = last.entities, last.prescribed
     w = _even(last, rho)
     seen = float(w.sum())

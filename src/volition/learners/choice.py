@@ -16,12 +16,28 @@ from volition.choices import (
     ChoiceFit,
     Choices,
     cautions,
+    check_costs,
     check_covariates,
     check_family,
+    check_model,
+    cross_costs,
     fit_choices,
+)
+from volition.choices.checks import Check
+from volition.choices.decision import (
+    BEST,
+    MOVED,
+    NEAREST,
+    TODAY,
+    Decision,
+    decide,
+    doubts_about,
+    other_readings,
 )
 from volition.choices.worth import (
     IGNORED,
+    ExpectedCosts,
+    Log,
     Reach,
     Worth,
     compare,
@@ -223,6 +239,12 @@ class ChoiceClustering(StagedLearner):
         self.fit_: ChoiceFit | None = None
         self._from_log, self._network_at = False, 0
         self._propensity: FloatArray | None = None
+        self._region: FloatArray | None = None
+        self._moved: tuple[FloatArray, IntArray] | None = None
+        self._cross_costs: ExpectedCosts | None = None
+        self._readings: list[ChoiceFit] | None = None
+        self.checks_: list[Check] = []
+        self.decision_: Decision | None = None
         self._relabel()
 
     @classmethod
@@ -330,6 +352,7 @@ class ChoiceClustering(StagedLearner):
             self._cost_unit,
             covariates=self._covariates,
             family=self.family,
+            hold=self._from_log,
             random_state=int(self._rng.integers(2**31)),
         )
         self.model_ = self.fit_.model
@@ -351,8 +374,23 @@ class ChoiceClustering(StagedLearner):
         # The portfolio is too much for a network: it runs on the terms.
         self.model_ = self.fit_.model
         Y = super()._search()
+        if self._region is not None:
+            Y = self._in_region(Y)
         self.model_ = found
         return self._search_on_network(Y) if isinstance(found, NetworkAutonomy) else Y
+
+    def _in_region(self, Y: FloatArray) -> FloatArray:
+        """Return the best centres near these that stand in the region."""
+        assert self._region is not None and self.model_ is not None
+        low, high = self._region
+        problem = self._problem(self.model_)
+        search = Search(problem, self.n_clusters, np.random.RandomState(0), max_iter=60, tol=1e-4)
+        for _ in range(3):
+            inside = np.clip(Y, low, high)
+            if np.array_equal(inside, Y):
+                return Y
+            Y = search.polish(problem, inside)
+        return np.clip(Y, low, high)
 
     def _behaviour_changed(self, change: Change) -> None:
         """Begin anew at the present centres: what was chosen before no longer tells."""
@@ -419,9 +457,16 @@ class ChoiceClustering(StagedLearner):
         sample_weight: Any = None,
         covariates: Any = None,
         entity_ids: Any = None,
+        region: Any = None,
         lines: Any = None,
     ) -> ChoiceClustering:
-        """Learn from choices that were recorded, and place the centres anew.
+        """Learn from choices that were recorded, and recommend a plan.
+
+        The centres move only if the log does not contradict the fitted model, and if the plan
+        clearly saves and does not rest on costs that the log has hardly seen. Otherwise
+        ``cluster_centers_`` are today's, with the prescriptions that were seen to save in the log,
+        if any; ``decision_`` says which plan it is and why. What the model would do without these
+        doubts is the option "moved centres" of `worth`.
 
         Parameters
         ----------
@@ -437,6 +482,9 @@ class ChoiceClustering(StagedLearner):
             As in `fit`.
         entity_ids : sequence, optional
             How the log names the rows of X. Default: their numbers.
+        region : array of shape (2, d), optional
+            Lowest and highest coordinates that centres may have. Default: those of the entities
+            and of the centres in the log.
         lines : sequence of int, optional
             Line of the file that each record comes from, for error messages.
 
@@ -464,54 +512,62 @@ class ChoiceClustering(StagedLearner):
         self.n_interactions_ = self.n_answers_ = len(choices.entities)
         self.cluster_centers_ = np.array(choices.layouts[-1], dtype=np.float64)
         self._stage, self._from_log = 1, True
+        self._region = self._checked_region(region, choices.layouts)
         if "propensity" in list(log):
             self._propensity = np.asarray(log["propensity"], dtype=np.float64)
         with self._few_threads():
             self._explore()
-        assert self.fit_ is not None
-        for sentence in cautions(self.fit_, self._X, choices, self._cost):
+            self._relabel()
+            self._choose_plan()
+        assert self.fit_ is not None and self.decision_ is not None
+        sentences = [*self.decision_.doubts]
+        if self.decision_.doubts:
+            sentences.append(f"Recommended instead: {self.decision_.name}.")
+        for sentence in [*cautions(self.fit_, self._X, choices, self._cost), *sentences]:
             warnings.warn(sentence, UserWarning, stacklevel=2)
         self._finished = self.stop_reason_ = "the log is at its end"
         self.interrupted_, self._concluded = False, True
-        self._relabel()
         self._note()
         return self
 
-    def worth(
-        self, options: dict[str, tuple[Any, Any]] | None = None, propensity: Any = None
-    ) -> list[Worth]:
-        """Return what centres and prescriptions cost and save, with 95 % intervals.
-
-        Three estimates from the log stand side by side: direct, weighted, doubly robust; see
-        ``volition.choices.worth``.
-
-        Parameters
-        ----------
-        options : dict of name to (centers, prescriptions), optional
-            What to compare with today's. Default: today's centres with the nearest and with the
-            best prescribed, centres and prescriptions that ignore autonomy, and those found.
-        propensity : array of shape (m,), optional
-            Probability of each logged prescription. Default: the log's column ``propensity``; if
-            it has none, judged by how often the nearest centre is prescribed, the second nearest,
-            and so on.
-
-        Returns
-        -------
-        list of Worth
-            The first is today's: the last centres in the log, prescribed as in the log.
-
-        Raises
-        ------
-        ValueError
-            Where there is no log.
-        """
-        self._check_started()
-        if self.fit_ is None or not self._from_log:
+    def _checked_region(self, region: Any, layouts: FloatArray) -> FloatArray:
+        if region is None:
+            known = np.concatenate([self._X, layouts.reshape(-1, self._X.shape[1])])
+            return np.stack([known.min(0), known.max(0)])
+        ends = np.asarray(region, dtype=np.float64)
+        d = self._X.shape[1]
+        if ends.shape != (2, d) or not np.isfinite(ends).all() or not (ends[0] <= ends[1]).all():
             raise ValueError(
-                "worth() compares with what a log shows: call fit_log first. A learner that asks "
-                "has no prescriptions of today; see distortion_ and distortion_estimate()."
+                f"region must be two rows of {d} numbers, the lowest and the highest coordinates "
+                f"that centres may have, got {region!r}."
             )
-        choices, weight = self.choices_, self._weight
+        return ends
+
+    def _choose_plan(self) -> None:
+        """Check the model against the log, and take the plan that can be answered for."""
+        fit, log = self.fit_, self._log()
+        assert fit is not None
+        today = log.choices.layouts[-1]
+        self._moved = self.cluster_centers_, self.labels_
+        self._cross_costs = cross_costs(fit, self._X, log.choices, self._cost)
+        plans = self._plans_at(today)
+        self.checks_ = check_model(fit, self._X, log.choices, self._cost)
+        named = {"the nearest prescribed": plans[NEAREST][1], "the best prescribed": plans[BEST][1]}
+        self.checks_ += check_costs(log, self._cross_costs, named)
+        self.checks_.sort(key=lambda check: check.p_value)
+        doubts = doubts_about(self.checks_, reach(fit, log, *self._moved))
+        options = {TODAY: (today, None), **plans, MOVED: self._moved}
+        rows = self._compared(log, options, bool(doubts))
+        self.decision_ = decide(rows, doubts)
+        if self.decision_.name != MOVED:
+            # The log has tried these.
+            self._place(today)
+            self._relabel()
+            if self.decision_.name != TODAY:
+                self.labels_ = plans[self.decision_.name][1]
+
+    def _log(self, propensity: Any = None) -> Log:
+        choices = self.choices_
         if propensity is None:
             propensity = self._propensity
         if propensity is None:
@@ -528,24 +584,86 @@ class ChoiceClustering(StagedLearner):
                 f"propensity is {propensity[bad[0]]:g} at row {bad[0]}; what was prescribed had a "
                 "probability above 0, and at most 1."
             )
+        return Log(self._X, self._cost, self._weight, choices, propensity)
+
+    def _plans_at(self, today: FloatArray) -> dict[str, tuple[Any, Any]]:
+        """Return the plans that leave the centres where they are."""
+        assert self._cross_costs is not None
+        obeying = Problem(self._X, cost=self._cost, sample_weight=self._weight)
+        return {
+            NEAREST: (today, obeying.labels(today)),
+            BEST: (today, self._cross_costs.mean.argmin(1)),
+        }
+
+    def _compared(
+        self, log: Log, options: dict[str, tuple[Any, Any]], doubtful: bool
+    ) -> list[Worth]:
+        assert self.fit_ is not None
+        fit, moved = self.fit_, [Y for Y, _ in options.values()]
+        readings: list[ChoiceFit] = []
+        if not doubtful and any(not np.array_equal(Y, log.choices.layouts[-1]) for Y in moved):
+            if self._readings is None:
+                self._readings = other_readings(
+                    fit, self._X, log.choices, self._cost, self._covariates
+                )
+            readings = self._readings
+        costs = self._cross_costs
+        return compare(fit, log, options, costs=costs, readings=readings, doubtful=doubtful)
+
+    def worth(
+        self, options: dict[str, tuple[Any, Any]] | None = None, propensity: Any = None
+    ) -> list[Worth]:
+        """Return what centres and prescriptions cost and save, with 95 % intervals.
+
+        Plans at today's centres are judged by what the log shows, others by the model: see
+        ``volition.choices.worth``. Where the log contradicts the model, there are no intervals for
+        the latter.
+
+        Parameters
+        ----------
+        options : dict of name to (centers, prescriptions), optional
+            What to compare with today's. Default: today's centres with the nearest and with the
+            best prescribed, centres and prescriptions that ignore autonomy, and those to which the
+            model would move.
+        propensity : array of shape (m,), optional
+            Probability of each logged prescription. Default: the log's column ``propensity``; if
+            it has none, judged by how often the nearest centre is prescribed, the second nearest,
+            and so on.
+
+        Returns
+        -------
+        list of Worth
+            The first is today's: the last centres in the log, prescribed as in the log.
+
+        Raises
+        ------
+        ValueError
+            Where there is no log.
+        """
+        self._check_started()
+        if self.fit_ is None or not self._from_log or self.decision_ is None:
+            raise ValueError(
+                "worth() compares with what a log shows: call fit_log first. A learner that asks "
+                "has no prescriptions of today; see distortion_ and distortion_estimate()."
+            )
+        log = self._log(propensity)
         if options is None:
             options = self._usual_options()
-        options = {"today": (choices.layouts[-1], None), **options}
-        return compare(self.fit_, self._X, self._cost, weight, choices, propensity, options)
+        options = {TODAY: (log.choices.layouts[-1], None), **options}
+        return self._compared(log, options, bool(self.decision_.doubts))
 
     def _usual_options(self) -> dict[str, tuple[Any, Any]]:
+        assert self._moved is not None
         today = self.choices_.layouts[-1]
         obeying = Problem(self._X, cost=self._cost, sample_weight=self._weight)
         seed = np.random.RandomState(0)
         ignored = Search(obeying, self.n_clusters, random_state=seed).run().centers
         # Numbered as today's are: where clusters have roles, that matters.
         ignored = ignored[linear_sum_assignment(cdist(today, ignored))[1]]
-        best = Problem(self._X, cost=self._cost, autonomy=self.model_).labels(today)
         return {
-            "today's centres, nearest prescribed": (today, obeying.labels(today)),
-            "today's centres, best prescriptions": (today, best),
+            **self._plans_at(today),
             IGNORED: (ignored, obeying.labels(ignored)),
-            "recommended": (self.cluster_centers_, self.labels_),
+            MOVED: self._moved,
         }
 
     def reach(self) -> Reach:
@@ -553,8 +671,7 @@ class ChoiceClustering(StagedLearner):
         self._check_started()
         if self.fit_ is None:
             raise ValueError("Nothing was learned yet: fit first.")
-        weight, Y = self._weight, self.cluster_centers_
-        return reach(self.fit_, self._X, self._cost, weight, self.choices_, Y, self.labels_)
+        return reach(self.fit_, self._log(), self.cluster_centers_, self.labels_)
 
     # -- interruption -----------------------------------------------------------------------------
 
@@ -570,6 +687,11 @@ class ChoiceClustering(StagedLearner):
             arrays["covariates"] = self._covariates
         if self._propensity is not None:
             arrays["propensity"] = self._propensity
+        numbers["decision"] = self.decision_ and list(self.decision_)
+        numbers["checks"] = [list(check) for check in self.checks_]
+        if self._moved is not None and self._cross_costs is not None:
+            arrays["moved.centers"], arrays["moved.labels"] = self._moved
+            arrays["cross.mean"], arrays["cross.variance"] = self._cross_costs
         numbers["family"] = _listed(self.family)
         numbers["fit"] = None
         if self.fit_ is not None:
@@ -593,6 +715,12 @@ class ChoiceClustering(StagedLearner):
             setattr(self, f"_{name}", numbers[name])
         self._covariates = arrays.get("covariates")
         self._propensity = arrays.get("propensity")
+        self.checks_ = [Check(*values) for values in numbers["checks"]]
+        if numbers["decision"] is not None:
+            name, doubts, reason = numbers["decision"]
+            self.decision_ = Decision(name, tuple(doubts), reason)
+            self._moved = arrays["moved.centers"], arrays["moved.labels"]
+            self._cross_costs = ExpectedCosts(arrays["cross.mean"], arrays["cross.variance"])
         self._rows = {name: arrays[name] for name in self._rows}
         self._layouts = list(arrays["layouts"])
         self._numbers = {Y.tobytes(): n for n, Y in enumerate(self._layouts)}

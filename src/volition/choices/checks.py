@@ -1,0 +1,281 @@
+"""Does the fitted choice model hold in the log that it was fitted to?
+
+A model that is wrong can still be confident. So what it predicts for the logged choices is compared
+with what was chosen, in several views of the same rows: by the place of the entity, by prescribed
+and used centre, by nearness, by cost. Choices of one entity are compared with each other too: if
+they go together more than the model says, entities have habits or likings that it does not know.
+Each comparison is a test that a right model fails once in five hundred logs.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from scipy.stats import chi2, norm
+from sklearn.cluster import KMeans
+
+from volition.choices.data import Choices
+from volition.choices.fit import FOLDS, ChoiceFit, refit
+from volition.choices.ranked import CLASSES, ranks
+from volition.choices.worth import ExpectedCosts, Log, as_policy, expected_costs, seen_cost
+from volition.validation import FloatArray
+
+#: chance that a right model fails a check; there are about seven checks
+FALSE_ALARM = 0.002
+#: expected choices that a cell needs, at least
+FEWEST = 5.0
+#: places that entities are grouped into, and rows that each has on average, at least
+PLACES, ROWS_PER_PLACE = 12, 60
+#: groups of costs that are told apart
+BINS = 8
+Z95 = float(norm.ppf(0.975))
+
+
+class Check(NamedTuple):
+    """One comparison of the model with the log."""
+
+    name: str
+    statistic: float
+    p_value: float
+    finding: str  # what it means if the check fails
+
+    @property
+    def failed(self) -> bool:
+        """Whether chance does not explain it."""
+        return self.p_value < FALSE_ALARM
+
+
+def predicted(fit: ChoiceFit, X: FloatArray, choices: Choices, cost: Any) -> FloatArray:
+    """Return p(. | j, i) of each logged choice, (m, K), at the centres of its time."""
+    out = np.empty((len(choices.entities), choices.n_clusters))
+    x = torch.from_numpy(np.asarray(X, dtype=np.float64))
+    with torch.no_grad():
+        for number, Y in enumerate(torch.from_numpy(choices.layouts)):
+            rows = np.flatnonzero(choices.layout == number)
+            if len(rows) == 0:
+                continue
+            who, j = choices.entities[rows], torch.from_numpy(choices.prescribed[rows])
+            each = Y.expand(len(rows), -1, -1)
+            out[rows] = fit.model.conditional_each(x[who], j, each, cost, who).numpy()
+    return out
+
+
+def check_model(fit: ChoiceFit, X: FloatArray, choices: Choices, cost: Any) -> list[Check]:
+    """Compare a fitted model with the log, in several views.
+
+    Parameters
+    ----------
+    fit : ChoiceFit
+    X : array of shape (n, d)
+        Entities.
+    choices : Choices
+        The log.
+    cost : Cost
+
+    Returns
+    -------
+    list of Check
+        The most surprising first.
+    """
+    if choices.n_clusters == 1:
+        return []
+    X = np.asarray(X, dtype=np.float64)
+    p = predicted(fit, X, choices, cost)
+    found = [
+        Check(name, *lack_of_fit(p, choices.realized, cells), finding)
+        for name, cells, finding in _views(X, choices, cost)
+    ]
+    used = np.eye(choices.n_clusters)[choices.realized] - p
+    rows = np.arange(len(p))
+    stays = p[rows, choices.prescribed]
+    obeyed = (choices.realized == choices.prescribed) - stays
+    both = np.stack([stays, 1 - stays], axis=1)
+    found += [
+        Check(
+            "the same entity, used centre", *dependence(used, p, choices.entities),
+            "single entities keep to centres of their own, which the model does not know",
+        ),
+        Check(
+            "the same entity, obeying",
+            *dependence(np.stack([obeyed, -obeyed], axis=1), both, choices.entities),
+            "some entities override much more often than others, and the model does not know which",
+        ),
+    ]  # fmt: skip
+    return sorted(found, key=lambda check: check.p_value)
+
+
+def cross_costs(fit: ChoiceFit, X: FloatArray, choices: Choices, cost: Any) -> ExpectedCosts:
+    """Return expected costs at the last centres of each entity, by what others chose.
+
+    The terms are those of the model; their coefficients are fitted without the entity's own
+    choices. So what an entity did can be compared with what was expected of it, and prescriptions
+    that are best by these costs owe nothing to chance in its own answers.
+    """
+    rng = np.random.default_rng(0)
+    fold = rng.permutation(np.arange(len(X)) % FOLDS)
+    mean, variance = np.empty((2, len(X), choices.n_clusters))
+    for number in range(FOLDS):
+        others = fold[choices.entities] != number
+        one = fit
+        if others.any() and not others.all():
+            one = refit(fit, X, choices.take(others), cost, fit.model.covariates)
+        mine = np.flatnonzero(fold == number)
+        if len(mine):
+            model = one.model.subset(mine)
+            found = expected_costs(model, X[mine], cost, choices.layouts[-1])
+            mean[mine], variance[mine] = found
+    return ExpectedCosts(mean, variance)
+
+
+def check_costs(log: Log, costs: ExpectedCosts, plans: dict[str, Any]) -> list[Check]:
+    """Compare what plans at today's centres cost by the model and by what was seen.
+
+    Parameters
+    ----------
+    log : Log
+    costs : ExpectedCosts
+        From `cross_costs`.
+    plans : dict of name to prescriptions
+        Prescriptions (n,) at the last centres of the log.
+    """
+    found = []
+    for name, labels in plans.items():
+        seen = seen_cost(log, costs, labels)
+        if not seen.usable:
+            continue
+        mean = costs.mean
+        expected = float(log.shares @ (as_policy(labels, mean.shape[1]) * mean).sum(1))
+        error = (seen.robust.high - seen.robust.low) / 2 / Z95
+        z = (seen.robust.value - expected) / max(error, 1e-300)
+        more = "more" if z > 0 else "less"
+        finding = (
+            f"with {name}, costs were seen to be {abs(seen.robust.value / expected - 1):.0%} "
+            f"{more} than the model expects"
+        )
+        found.append(Check(f"costs with {name}", z, float(2 * norm.sf(abs(z))), finding))
+    return found
+
+
+def lack_of_fit(p: FloatArray, used: Any, cells: Any) -> tuple[float, float]:
+    """Return Pearson's statistic of predicted against used, by cell, and its p-value.
+
+    Parameters
+    ----------
+    p : array of shape (m, K)
+        Predicted probabilities.
+    used : array of shape (m,)
+        What was used.
+    cells : array of shape (m, K)
+        Cell that each alternative of each row falls into.
+
+    Returns
+    -------
+    tuple of float
+        The statistic has at most a chi-squared law if the model is right: fitting makes it smaller.
+
+    Examples
+    --------
+    Three in four were predicted, half came:
+
+    >>> import numpy as np
+    >>> from volition.choices.checks import lack_of_fit
+    >>> p = np.tile([0.75, 0.25], (100, 1))
+    >>> statistic, chance = lack_of_fit(p, np.arange(100) % 2, np.tile([0, 1], (100, 1)))
+    >>> round(statistic, 1), chance < 1e-6
+    (33.3, True)
+    """
+    m, K = p.shape
+    C, rows = int(cells.max()) + 1, np.arange(m)
+    flat = cells + rows[:, None] * C
+    q = np.bincount(flat.ravel(), p.ravel(), m * C).reshape(m, C)
+    came = np.zeros((m, C))
+    came[rows, cells[rows, used]] = 1
+    expected = q.sum(0)
+    kept = (expected >= FEWEST) & ((q * (1 - q)).sum(0) >= FEWEST / 2)
+    q, came = q[:, kept], came[:, kept]
+    if q.shape[1] == 0:
+        return 0.0, 1.0
+    off = (came - q).sum(0)
+    spread = np.diag(q.sum(0)) - q.T @ q
+    values, vectors = np.linalg.eigh(spread)
+    usable = values > 1e-6 * max(float(values.max()), 1e-300)
+    statistic = float(((vectors[:, usable].T @ off) ** 2 / values[usable]).sum())
+    return statistic, float(chi2.sf(statistic, int(usable.sum())))
+
+
+def dependence(left: FloatArray, p: FloatArray, who: Any) -> tuple[float, float]:
+    """Return by how many standard errors residuals of one entity go together, and the p-value.
+
+    Parameters
+    ----------
+    left : array of shape (m, K)
+        What was used less what was predicted.
+    p : array of shape (m, K)
+        Predicted probabilities.
+    who : array of shape (m,)
+        Entities.
+    """
+    _, who = np.unique(who, return_inverse=True)
+    n, K = int(who.max()) + 1, p.shape[1]
+    sums, squares = np.zeros((n, K)), np.bincount(who, (left**2).sum(1), n)
+    np.add.at(sums, who, left)
+    together = float(((sums**2).sum(1) - squares).sum())
+    # Variance of the products under independence: covariances diag(p) - p p' of all pairs.
+    V = -p[:, :, None] * p[:, None]
+    V[:, np.arange(K), np.arange(K)] += p
+    total = np.zeros((n, K, K))
+    np.add.at(total, who, V)
+    variance = 2 * float((total**2).sum() - (V**2).sum())
+    if variance <= 1e-12:
+        return 0.0, 1.0
+    z = together / math.sqrt(variance)
+    return z, float(norm.sf(z))
+
+
+def _views(X: FloatArray, choices: Choices, cost: Any) -> list[tuple[str, Any, str]]:
+    """Return the cells that alternatives fall into, in each view, and what a failure means."""
+    i, j, K = choices.entities, choices.prescribed, choices.n_clusters
+    m, rows = len(i), np.arange(len(i))
+    D = np.empty((m, K))
+    x = torch.from_numpy(X)
+    for number, Y in enumerate(torch.from_numpy(choices.layouts)):
+        mine = np.flatnonzero(choices.layout == number)
+        D[mine] = cost.pairwise(x[i[mine]], Y).numpy()
+    rank = ranks(torch.from_numpy(D)).numpy()
+    mine = rank[rows, j][:, None]
+    others = (rank - (rank > mine)).clip(max=CLASSES - 1) + 1
+    others[rows, j] = 0
+    edges = np.unique(np.quantile(D, np.linspace(0, 1, BINS + 1)[1:-1]))
+    near = np.searchsorted(edges, D)
+    own = (np.arange(K) == j[:, None]).astype(np.int64)
+    views = [
+        (
+            "prescribed and used centre",
+            j[:, None] * K + np.arange(K),
+            "some centres are used more or less than the model says",
+        ),
+        (
+            "nearness",
+            mine.clip(max=CLASSES - 1) * (CLASSES + 1) + others,
+            "how near a centre is matters in another way than the model says",
+        ),
+        (
+            "cost",
+            near * 2 + own,
+            "what a centre costs an entity matters in another way than the model says",
+        ),
+    ]
+    G = min(PLACES, m // ROWS_PER_PLACE, len(np.unique(X, axis=0)))
+    if G > 1:
+        place = KMeans(G, n_init=1, random_state=0).fit(X).labels_[i]
+        views.append(
+            (
+                "place",
+                place[:, None] * K + np.arange(K),
+                "entities in some places choose otherwise than the model says",
+            )
+        )
+    return views

@@ -1,0 +1,102 @@
+"""Which plan to recommend on the strength of a log, and what to doubt about it.
+
+Plans that move centres rest on a model. They are recommended only if the log does not contradict
+the model, if they do not rest on costs that the log has hardly seen, and if they clearly save.
+Otherwise the plan is one that the log itself has tried: other prescriptions at today's centres, if
+these are seen to save, or else what is done today.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from volition.choices.checks import Check
+from volition.choices.data import Choices
+from volition.choices.fit import ChoiceFit, fit_choices
+from volition.choices.model import LABELLED
+from volition.choices.worth import SEEN, Reach, Worth
+from volition.validation import FloatArray
+
+#: names of plans
+TODAY = "today"
+NEAREST = "today's centres, nearest prescribed"
+BEST = "today's centres, best prescriptions"
+MOVED = "moved centres"
+
+
+class Decision(NamedTuple):
+    """The plan that is recommended, and why no other."""
+
+    name: str
+    doubts: tuple[str, ...]  # what speaks against the model, in sentences
+    reason: str
+
+
+def doubts_about(checks: Sequence[Check], reach: Reach) -> list[str]:
+    """Return, in sentences, why what the model says of moved centres is not to be trusted."""
+    found = []
+    failed = [check for check in checks if check.failed]
+    if failed:
+        others = f", and {len(failed) - 1} more checks fail" if len(failed) > 1 else ""
+        found.append(
+            f"The log contradicts the model: {failed[0].finding} (a right model does so in one log "
+            f"of {1 / max(failed[0].p_value, 1e-9):.0f} or fewer{others})."
+        )
+    if reach.too_far:
+        found.append(
+            f"Moving the centres as the model advises rests on extrapolation: "
+            f"{100 * reach.outside:.0f} % of the choices expected there are at costs that the log "
+            "has hardly seen."
+        )
+    return found
+
+
+def decide(rows: Sequence[Worth], doubts: Sequence[str]) -> Decision:
+    """Choose among today, the plans at today's centres, and the moved centres.
+
+    Parameters
+    ----------
+    rows : sequence of Worth
+        Named `TODAY`, `NEAREST`, `BEST` and `MOVED`.
+    doubts : sequence of str
+        From `doubts_about`.
+    """
+    by_name = {row.name: row for row in rows}
+    moved = by_name[MOVED]
+    if not doubts and moved.saving.low > 0:
+        return Decision(MOVED, (), "the model holds in the log, and the saving is clear")
+    seen = [by_name[name] for name in (BEST, NEAREST) if by_name[name].basis == SEEN]
+    seen = [row for row in seen if row.saving.low > 0]
+    why = (
+        "what moved centres would cost cannot be trusted"
+        if doubts
+        else "moved centres do not clearly save"
+    )
+    if seen:
+        best = max(seen, key=lambda row: row.saving.low)
+        return Decision(best.name, tuple(doubts), f"{why}; this plan was seen to save in the log")
+    return Decision(TODAY, tuple(doubts), f"{why}, and no other plan was seen to save")
+
+
+def other_readings(
+    fit: ChoiceFit,
+    X: FloatArray,
+    choices: Choices,
+    cost: Any,
+    covariates: FloatArray | None,
+) -> list[ChoiceFit]:
+    """Return other models that a log of centres that never moved allows.
+
+    A liking for one centre may belong to the centre, or to the place where it stands. The model
+    takes the first; these take the second, in two ways: a centre that has moved is liked as any
+    other, or what looked like a liking is explained by costs as far as that goes.
+    """
+    terms = {*fit.stay.terms, *fit.away.terms}
+    if len(choices.layouts) > 1 or not terms & LABELLED:
+        return []
+    plain = fit_choices(
+        X, choices, cost, fit.model.cost_unit, covariates=covariates, without=LABELLED,
+        hold=fit.model.seen is not None,
+    )  # fmt: skip
+    return [plain]
