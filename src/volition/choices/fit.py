@@ -19,7 +19,7 @@ from volition.choices.data import (
     make_scene,
     seen_costs,
 )
-from volition.choices.logit import Decisions, fit_logit, log_likelihoods, scores
+from volition.choices.logit import Decisions, cautious_covariance, fit_logit, log_likelihoods
 from volition.choices.model import AWAY, PAIRED, STAY, Basis, ChoiceAutonomy, term_size
 from volition.costs import Cost
 from volition.population import IntArray
@@ -29,8 +29,6 @@ from volition.validation import FloatArray, check_finite
 FOLDS = 4
 #: by how many standard errors held-out choices must become likelier for a term to be added
 CLEARLY = 2.5
-#: entities and choices of each kind from which on errors are robust; fewer are taken as independent
-ENOUGH = 20
 #: gain in log-likelihood that is not worth a term, however sure
 LEAST = 2.0
 #: rows times clusters by which terms are chosen, at most, unless rows become too few for that;
@@ -59,7 +57,7 @@ class Part(NamedTuple):
     terms: tuple[str, ...]
     places: dict[str, slice]
     coefficients: FloatArray
-    covariance: FloatArray  # robust to several choices of one entity
+    covariance: FloatArray  # holds where choices of one entity go together
     n_rows: int
 
     def by_term(self) -> dict[str, FloatArray]:
@@ -240,25 +238,10 @@ def _flat(family: Any) -> tuple[str, ...]:
 def _fit_part(part: str, terms: tuple[str, ...], scene: Scene, choices: Choices) -> Part:
     decisions, ridge, places = make_decisions(part, terms, scene, choices.realized)
     estimate = fit_logit(_hedged(decisions, places) if part == "stay" else decisions, ridge)
-    theta = estimate.coefficients
     left = choices.realized != choices.prescribed
     who = choices.entities[left] if part == "away" else choices.entities
-    fewest = int(min(left.sum(), (~left).sum())) if part == "stay" else len(who)
-    covariance = estimate.bread
-    _, which = np.unique(who, return_inverse=True)
-    n_entities = int(which.max(initial=-1)) + 1
-    if n_entities >= ENOUGH and fewest >= ENOUGH and len(theta):
-        # Choices of one entity may go together: scores are added up before they are squared.
-        summed = np.zeros((n_entities, len(theta)))
-        np.add.at(summed, which, scores(decisions, theta))
-        meat = summed.T @ summed * n_entities / (n_entities - 1)
-        covariance = estimate.bread @ meat @ estimate.bread
-        # Both estimate the same where choices are independent, and each is itself uncertain: the
-        # larger error is taken.
-        plain, robust = np.diag(estimate.bread), np.diag(covariance)
-        scale = np.sqrt(np.maximum(1.0, plain / np.maximum(robust, 1e-300)))
-        covariance = scale[:, None] * covariance * scale
-    return Part(terms, places, theta, covariance, len(who))
+    covariance = cautious_covariance(decisions, estimate, who)
+    return Part(terms, places, estimate.coefficients, covariance, len(who))
 
 
 def _hedged(decisions: Decisions, places: dict[str, slice]) -> Decisions:

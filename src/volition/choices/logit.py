@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
+from scipy.stats import norm, t
 
 from volition.population import IntArray
 from volition.validation import FloatArray
@@ -23,6 +24,11 @@ MANY = 6
 STEPS, FLAT = 60, 1e-9
 #: smallest part of a Newton step that is tried
 SHORTEST = 2.0**-20
+#: leverage of clusters is worked out up to so many numbers (clusters x P x P), and so many products
+#: (rows x alternatives x P x P); beyond that clusters are many or there is no time for it
+LEVERAGE_NUMBERS, LEVERAGE_PRODUCTS = 5_000_000, 2_000_000_000
+#: a coefficient that one cluster alone tells has no value without it; this keeps numbers finite
+NOT_ALL = 1e-10
 
 
 class Decisions(NamedTuple):
@@ -42,7 +48,7 @@ class Decisions(NamedTuple):
 
 
 class LogitEstimate(NamedTuple):
-    """Coefficients, the inverse of the penalised information, and the scores of all rows."""
+    """Coefficients, the inverse of the penalised information, and whether Newton's method ended."""
 
     coefficients: FloatArray
     bread: FloatArray
@@ -162,6 +168,144 @@ def fit_logit(
         theta = trial
         value, gradient, information = _expansion(decisions, theta, ridge)
     return LogitEstimate(theta, _inverse(information), converged)
+
+
+def robust_covariance(
+    decisions: Decisions,
+    estimate: LogitEstimate,
+    clusters: np.ndarray | None = None,
+    *,
+    leverage: bool = False,
+) -> FloatArray:
+    """Return the sandwich covariance of the coefficients: right if rows of a cluster go together.
+
+    Parameters
+    ----------
+    decisions : Decisions
+        What the coefficients were fitted to.
+    estimate : LogitEstimate
+        From `fit_logit`. Where it was penalised, the penalty's part of the bread remains: that is
+        the square of the bias that the penalty allows for.
+    clusters : array of shape (m,), optional
+        To which cluster a row belongs; rows of different clusters are independent. By default each
+        row is a cluster of its own.
+    leverage : bool, default=False
+        Whether to correct for what each cluster draws the fit towards itself: the result is then
+        that of leaving out one cluster after the other (one Newton step each; "CR3"). Without,
+        errors are too small where clusters are few, or few of them tell a coefficient.
+
+    Returns
+    -------
+    array of shape (P, P)
+
+    Examples
+    --------
+    Each of two people chooses twice, and each always the same: two choices, not four.
+
+    >>> import numpy as np
+    >>> from volition.choices.logit import Decisions, fit_logit, robust_covariance
+    >>> stays = Decisions(
+    ...     which=np.zeros((4, 2, 1), int), value=np.array([[[1.0], [0.0]]] * 4),
+    ...     open=np.ones((4, 2), bool), chosen=np.array([0, 0, 1, 1]), weight=np.ones(4),
+    ...     n_coefficients=1,
+    ... )
+    >>> estimate = fit_logit(stays, np.zeros(1))
+    >>> alone = robust_covariance(stays, estimate)[0, 0]
+    >>> together = robust_covariance(stays, estimate, np.array([0, 0, 1, 1]))[0, 0]
+    >>> bool(np.isclose(together, 2 * alone))
+    True
+    """
+    bread = estimate.bread
+    meat, information, _ = _meat(decisions, estimate, clusters, leverage)
+    return bread + bread @ (meat - information) @ bread
+
+
+def cautious_covariance(
+    decisions: Decisions, estimate: LogitEstimate, clusters: np.ndarray
+) -> FloatArray:
+    """Return the larger of plain and robust covariance, direction by direction; few clusters widen.
+
+    The plain one (the bread) is right where all rows are independent, the robust one also where
+    those of a cluster go together, but it is itself uncertain where clusters are few. Neither is
+    larger for all combinations of coefficients. In coordinates in which the plain one is the
+    identity and the robust one diagonal, each direction takes the larger of the two, so that
+    correlations stay: no combination of coefficients gets a smaller variance than by either, and
+    one on which the two agree keeps it.
+
+    Parameters
+    ----------
+    decisions, estimate, clusters
+        As in `robust_covariance`, with the correction for leverage.
+
+    Returns
+    -------
+    array of shape (P, P)
+    """
+    bread = estimate.bread
+    meat, information, n_clusters = _meat(decisions, estimate, clusters, True)
+    if n_clusters < 2:
+        return bread  # how choices of one entity go together cannot be seen
+    # Intervals are made with normal quantiles; Student's are wider where clusters are few.
+    wider = float(t.ppf(0.975, n_clusters - 1) / norm.ppf(0.975)) ** 2
+    size, axes = np.linalg.eigh((bread + bread.T) / 2)
+    root = axes * np.sqrt(np.maximum(size, 0.0))  # bread = root @ root.T
+    excess, turned = np.linalg.eigh(root.T @ (wider * meat - information) @ root)
+    turned = root @ turned
+    return bread + (turned * np.maximum(excess, 0.0)) @ turned.T
+
+
+def _meat(
+    decisions: Decisions, estimate: LogitEstimate, clusters: np.ndarray | None, leverage: bool
+) -> tuple[FloatArray, FloatArray, int]:
+    """Return the squares of scores summed by cluster, what they are expected to be, and how many.
+
+    What is expected (the information of the rows, without penalty) is what the squares estimate
+    where rows are independent and the model is right.
+    """
+    m, P = len(decisions.chosen), decisions.n_coefficients
+    which = np.arange(m) if clusters is None else np.unique(clusters, return_inverse=True)[1]
+    n = int(which.max(initial=-1)) + 1
+    theta, information = estimate.coefficients, np.zeros((P, P))
+    summed: FloatArray = np.zeros((n, P))
+    for lo in range(0, m, ROWS):
+        rows = np.arange(lo, min(lo + ROWS, m))
+        part = decisions.take(rows)
+        np.add.at(summed, which[rows], part.weight[:, None] * scores(part, theta))
+        information += _expansion(part, theta, np.zeros(P))[2]
+    products = m * decisions.which.shape[1] * P * P
+    if not leverage or n < 2:
+        return summed.T @ summed, information, n
+    if n * P * P > LEVERAGE_NUMBERS or products > LEVERAGE_PRODUCTS:
+        return n / (n - 1) * summed.T @ summed, information, n
+    own = _information_by_cluster(decisions, theta, which, n)
+    rest = (1 + NOT_ALL) * np.eye(P) - own @ estimate.bread
+    summed = np.linalg.solve(rest, summed[:, :, None])[:, :, 0]
+    return (n - 1) / n * summed.T @ summed, information, n
+
+
+def _information_by_cluster(
+    decisions: Decisions, theta: FloatArray, which: IntArray, n: int
+) -> FloatArray:
+    """Return the information of the rows of each cluster, (n, P, P)."""
+    P, A = decisions.n_coefficients, decisions.which.shape[1]
+    out = np.zeros((n, P, P))
+    order = np.argsort(which, kind="stable")
+    step = max(1, 2_000_000 // max(P * max(P, A), 1))
+    for lo in range(0, len(order), step):
+        rows = order[lo : lo + step]
+        part = decisions.take(rows)
+        p = np.exp(log_probabilities(part, theta))
+        full = np.zeros((len(rows), A, P))
+        for a in range(A):
+            only = np.zeros((len(rows), A))
+            only[:, a] = 1
+            full[:, a] = _gathered(part, only)
+        full -= np.einsum("ra,rap->rp", p, full)[:, None]
+        full *= np.sqrt(p * part.weight[:, None])[:, :, None]
+        squares = full.transpose(0, 2, 1) @ full
+        here, first = np.unique(which[rows], return_index=True)
+        out[here] += np.add.reduceat(squares, first, axis=0)
+    return out
 
 
 def _value(decisions: Decisions, theta: FloatArray, ridge: FloatArray) -> float:
