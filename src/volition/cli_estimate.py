@@ -17,6 +17,9 @@ from rich.table import Table as RichTable
 
 import volition
 from volition.choices import AWAY, STAY, calibration, check_family, coefficients, parameters
+from volition.choices.decision import NEAREST
+from volition.choices.off_policy import cautions as weight_cautions
+from volition.choices.worth import GUESS, IGNORED, MODEL, SEEN
 from volition.costs import resolve_cost
 from volition.learners import ChoiceClustering
 from volition.persistence import save_autonomy
@@ -32,7 +35,9 @@ from volition.tables import (
     write_placement,
 )
 
-MODEL = "autonomy.safetensors"
+AUTONOMY = "autonomy.safetensors"
+#: what an estimate rests on, for people
+RESTS_ON = {SEEN: "what was seen", MODEL: "the model", GUESS: "a guess"}
 
 
 def estimate(
@@ -79,8 +84,10 @@ def estimate(
 ) -> None:
     """Bring a log, get the placement that you should have had, and what it will save.
 
-    Fits how entities choose, places the centres anew, and says what that is worth against today's
-    centres and against ignoring autonomy, with 95 % intervals. Writes autonomy.safetensors (for
+    Fits how entities choose, looks for better prescriptions and better centres, and says what each
+    plan costs against today's, with 95 % intervals. Plans at today's centres are judged by what the
+    log shows; moved centres by the fitted model, and only if the log does not contradict it. The
+    recommended plan is marked. Writes autonomy.safetensors (for
     volition fit --autonomy), estimates.csv, parameters.csv, models.csv, centers.csv, moves.csv
     (today's centres beside the new ones, and the share that uses each), assignments.csv,
     summary.json, calibration.png, worth.png and map.png.
@@ -111,7 +118,7 @@ def estimate(
     options = {"--columns": columns, "--metric": metric, "--id": id_column, "--weight": weight}
     told = "".join(f" {name} {value}" for name, value in options.items() if value is not None)
     summary["next"] = (
-        f"volition fit {entities} --clusters {model.n_clusters} --autonomy {out / MODEL}{told}"
+        f"volition fit {entities} --clusters {model.n_clusters} --autonomy {out / AUTONOMY}{told}"
     )
     summary["unanswered"] = unanswered
     with output_folder(out) as folder:
@@ -178,7 +185,9 @@ def _summary(
         "stay": list(fit.stay.terms),
         "away": list(fit.away.terms),
         "parameters": {p.name: list(p[1:]) for p in parameters(fit)},
-        "worth": {row.name: dict(zip(row._fields[1:], row[1:], strict=True)) for row in worth},
+        "worth": {row.name: row.as_dict() for row in worth},
+        "recommended": model.decision_ and model.decision_._asdict(),
+        "checks": [check._asdict() | {"failed": check.failed} for check in model.checks_],
         "reach": model.reach()._asdict(),
         "seconds": round(seconds, 3),
         "seed": seed,
@@ -197,12 +206,12 @@ def _write(
     assert fit is not None
     used = covariates if fit.model.covariates is not None else []
     metric = str(model.metric)
-    save_autonomy(fit.model, folder / MODEL, covariates=used, columns=table.columns, metric=metric)
+    save_autonomy(fit.model, folder / AUTONOMY, covariates=used, columns=table.columns, metric=metric)
     flat = [row.as_dict() for row in worth]
     write_csv(
         folder / "estimates.csv",
         list(flat[0]),
-        ([v if name == "option" else _cell(v) for name, v in row.items()] for row in flat),
+        ([v if isinstance(v, str) else _cell(v) for v in row.values()] for row in flat),
     )
     rows = (*parameters(fit), *coefficients(fit, covariates=covariates))
     write_csv(
@@ -297,44 +306,63 @@ def _print(
     console.print(f"Where they go if not depends on: {'; '.join(away) or 'nothing, any will do'}.")
     for p in parameters(fit):
         console.print(f"  {p.name} = {p.value:.4g}, between {p.low:.4g} and {p.high:.4g} (95 %)")
-    table = RichTable(box=None, pad_edge=False)
-    heads = ("option", "cost per entity", "doubly robust", "rows that count", "saves against today")
-    for name in heads:
-        table.add_column(name, justify="left" if name == "option" else "right", no_wrap=True)
-    today = worth[0].direct.value
-    for row in worth:
-        saved = "" if row is worth[0] else _saved(row.saving, today)
-        rows = f"{row.effective_rows:.0f}"
-        table.add_row(row.name, _interval(row.direct), _interval(row.robust), rows, saved)
-    console.print(table)
-    last = worth[-1]
-    ignored = next(row for row in worth if row.name == "autonomy ignored")
-    console.print(
-        f"Against ignoring autonomy: {_saved(last.saving_if_ignored, ignored.direct.value)}."
-    )
-    nearest = next(row for row in worth if row.name.endswith("nearest prescribed"))
-    if today > 0 and nearest.direct.value > 0:
-        console.print(
-            f"Of this, always prescribing the nearest of today's centres would save "
-            f"{100 * (1 - nearest.direct.value / today):.1f} % already; the rest is "
-            f"{100 * (1 - last.direct.value / nearest.direct.value):.1f} % less than that."
-        )
+    _print_plans(console, model, worth)
     console.print(str(model.reach()))
     files = (
-        f"{MODEL}, estimates.csv, parameters.csv, models.csv, centers.csv, moves.csv, "
+        f"{AUTONOMY}, estimates.csv, parameters.csv, models.csv, centers.csv, moves.csv, "
         "assignments.csv, summary.json, calibration.png, worth.png, map.png"
     )
     console.print(f"Results in {out}/: {files}")
     console.print(f"Go on with: {summary['next']}")
 
 
+def _print_plans(console: Console, model: ChoiceClustering, worth: list[Any]) -> None:
+    """Print what each plan costs and saves, what that rests on, and which one is recommended."""
+    decision = model.decision_
+    assert decision is not None
+    table = RichTable(box=None, pad_edge=False)
+    heads = ("plan", "cost per entity", "rests on", "rows that count", "saves against today")
+    for name in heads:
+        table.add_column(name, justify="left" if name == "plan" else "right", no_wrap=True)
+    today = worth[0].expected.value
+    for row in worth:
+        saved = "" if row is worth[0] else _saved(row.saving, today)
+        rows = f"{row.effective_rows:.0f}" if row.basis == SEEN else "-"
+        mark = " *" if row.name == decision.name else ""
+        table.add_row(row.name + mark, _interval(row.expected), RESTS_ON[row.basis], rows, saved)
+    console.print(table)
+    console.print(f"* Recommended: {decision.name}. Why: {decision.reason}.")
+    chosen = next(row for row in worth if row.name == decision.name)
+    ignored = next(row for row in worth if row.name == IGNORED)
+    if chosen.basis == ignored.basis == MODEL:
+        against = _saved(chosen.saving_if_ignored, ignored.direct.value)
+        console.print(f"Against ignoring autonomy it saves {against}.")
+    nearest = next(row for row in worth if row.name == NEAREST)
+    if chosen is not nearest and chosen is not worth[0] and today > 0:
+        console.print(
+            f"Always prescribing the nearest of today's centres would save "
+            f"{100 * (1 - nearest.expected.value / today):.1f} % already."
+        )
+    for row in worth:
+        found = row.diagnostics
+        if found is not None and row is not worth[0] and row.name == decision.name:
+            console.print(f"Weights: {str(found).splitlines()[0]}")
+            for sentence in weight_cautions(found):
+                console.print(f"Caution: {sentence}")
+
+
 def _interval(estimate: Any) -> str:
-    half = estimate.high - estimate.value
-    return "-" if np.isnan(half) else f"{estimate.value:.4g} ± {half:.2g}"
+    if np.isnan(estimate.value):
+        return "-"
+    if np.isnan(estimate.low):
+        return f"{estimate.value:.3g}, no interval"
+    return f"{estimate.value:.4g} ({estimate.low:.4g} to {estimate.high:.4g})"
 
 
 def _saved(saving: Any, of: float) -> str:
     if not of > 0 or np.isnan(saving.value):
         return "-"
     value, low, high = (100 * v / of for v in saving)
+    if np.isnan(low):
+        return "not known"
     return f"{value:.1f} % ({low:.1f} to {high:.1f})"

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from volition.choices import CalibrationBin, Worth
+from volition.choices.worth import GUESS, MODEL, SEEN
 from volition.plotting.clustering import cluster_colors, clustering_info
 from volition.plotting.learning import _axes
 from volition.plotting.phase import BLUE, GREY, ORANGE
@@ -59,7 +60,7 @@ def plot_calibration(bins: list[CalibrationBin], *, axes: Any = None) -> Any:
 
 
 def plot_worth(rows: list[Worth], *, unit: str = "", ax: Any = None) -> Any:
-    """Draw what centres and prescriptions cost, by all three estimates.
+    """Draw what plans cost, each by the estimate to go by.
 
     Parameters
     ----------
@@ -85,14 +86,20 @@ def plot_worth(rows: list[Worth], *, unit: str = "", ax: Any = None) -> Any:
     'cost per entity'
     """
     ax = _axes(ax)
-    kinds = (("direct", BLUE, "o"), ("weighted", GREY, "s"), ("robust", ORANGE, "D"))
-    names = {"direct": "direct (model)", "weighted": "weighted (log)", "robust": "doubly robust"}
-    for shift, (kind, colour, marker) in zip((-0.18, 0.0, 0.18), kinds, strict=True):
-        values = np.array([getattr(row, kind) for row in rows])
-        height = np.arange(len(rows)) + shift
+    kinds = {
+        SEEN: (ORANGE, "D", "from what was seen, 95 %"),
+        MODEL: (BLUE, "o", "from the model, 95 %"),
+        GUESS: (GREY, "o", "a guess: the log does not support the model"),
+    }
+    for basis, (colour, marker, label) in kinds.items():
+        mine = [number for number, row in enumerate(rows) if row.basis == basis]
+        if not mine:
+            continue
+        values = np.array([rows[number].expected for number in mine])
+        error = None if basis == GUESS else np.abs(values[:, 1:] - values[:, :1]).T
         ax.errorbar(
-            values[:, 0], height, xerr=np.abs(values[:, 1:] - values[:, :1]).T, fmt=marker,
-            color=colour, markersize=5, capsize=2, label=names[kind],
+            values[:, 0], mine, xerr=error, fmt=marker, color=colour, markersize=6, capsize=2,
+            label=label, markerfacecolor="none" if basis == GUESS else colour,
         )  # fmt: skip
     ax.set_yticks(range(len(rows)), [row.name for row in rows])
     ax.set_ylim(len(rows) - 0.5, -0.5)
