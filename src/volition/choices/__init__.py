@@ -11,6 +11,12 @@ from volition.choices.fit import (
     fit_choices,
 )
 from volition.choices.model import AWAY, STAY, Basis, ChoiceAutonomy
+from volition.choices.off_policy import (
+    Diagnostics,
+    Estimate,
+    OffPolicyEstimate,
+    estimate_off_policy,
+)
 from volition.choices.report import (
     CalibrationBin,
     Parameter,
@@ -30,7 +36,10 @@ __all__ = [
     "ChoiceAutonomy",
     "ChoiceFit",
     "Choices",
+    "Diagnostics",
+    "Estimate",
     "Interval",
+    "OffPolicyEstimate",
     "Parameter",
     "Reach",
     "Trial",
@@ -43,6 +52,7 @@ __all__ = [
     "compare",
     "direct",
     "distance_autonomy",
+    "estimate_off_policy",
     "fit_choices",
     "off_policy",
     "parameters",

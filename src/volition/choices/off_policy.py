@@ -1,0 +1,323 @@
+"""What a plan would have cost, from a log of another plan: weighted means, and when to doubt them.
+
+A row of a log counts by its weight: how much likelier the new plan makes what was done there than
+the plan that made the log. The weighted mean is right if these weights are; whether it is any good
+is a matter of how they are spread. So estimates come with diagnostics, and diagnostics with
+sentences of caution.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.stats import t
+
+from volition.population import IntArray
+from volition.validation import FloatArray
+
+#: the table of clipped estimates has these levels, as multiples of the mean weight
+CLIP_LEVELS = (2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
+#: values that differ by less, relatively, do not differ
+NO_SPREAD = 1e-13
+#: Student's t in intervals has at least so many degrees of freedom: with one, intervals become so
+#: long that they say nothing, and cover little more
+FEWEST_DEGREES = 2.0
+
+# Thresholds of caution, from simulated logs: 300 of each of 20 kinds (weights of plans that try one
+# of K, or lognormal with sigma 0.5 to 2.5, or Pareto with exponent 1.2 to 3; values that go with
+# the weights, against them, or are rare), with 300, 1,000 and 3,000 rows. Where weights are benign
+# (sigma at most 1, or one of K; 150 effective rows or more expected), a caution of any kind comes
+# in at most 3 % of logs of 1,000 and 3,000 rows, and 95 % intervals cover in 92 to 97 %. With sigma
+# of 2, where they cover in 65 to 95 %, it comes in 97 to 100 %; with sigma of 1.5, covered in 86 to
+# 97 %, in 25 to 100 %. What no diagnostic sees are weights so rare that the log has none: with
+# Pareto weights of infinite variance (exponent 1.5) intervals cover in 75 %, and a caution comes in
+# 60 to 80 % of logs.
+#: effective rows: intervals of lognormal weights with sigma 1.5 cover in 86 % at 50, 93 % at 140
+FEW_EFFECTIVE = 100.0
+#: effective rows as a share of those with a weight: sigma of 1.5 has 0.13, sigma of 2 has 0.04;
+#: rows without any are left out: a plan that the log tried in 1 of 20 rows is estimated well
+SMALL_SHARE = 0.1
+#: by how many standard errors, and by how much, the mean weight may differ from 1
+FAR_FROM_ONE, NEAR_ONE = 3.0, 0.02
+#: share of one cluster in the sum of squares, on which all error bars rest: above a third in 2 % of
+#: logs of 1,000 rows with sigma of 1, in half of those with sigma of 2
+ONE_ALONE = 1 / 3
+
+
+class Estimate(NamedTuple):
+    """A mean, its standard error, and its interval."""
+
+    value: float
+    error: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.value:.4g} ({self.low:.4g} to {self.high:.4g})"
+
+
+class Clipped(NamedTuple):
+    """The self-normalised estimate with larger weights cut down to a level."""
+
+    level: float  # the largest weight that remains
+    value: float
+    share: float  # of the rows that were cut
+
+
+class Diagnostics(NamedTuple):
+    """How weights are spread, and what an estimate owes to the largest of them."""
+
+    n_rows: int
+    n_weighted: int  # rows with a weight above zero
+    n_clusters: int  # of rows that depend on each other
+    effective_rows: float  # as many rows of equal weight would be as good
+    mean_weight: float  # near 1 if the weights are right
+    mean_weight_error: float
+    largest_weight: float
+    largest_share: float  # of the total weight, by a single row
+    largest_square_share: float  # of the sum of squares of the clusters' weights, by one cluster
+    zero_share: float  # of rows with weight zero
+    value: float  # the self-normalised estimate
+    error: float
+    cut: Clipped  # with weights cut at the root of the number of clusters, times their mean
+    clipped: tuple[Clipped, ...]  # with weights cut at several levels, smallest first
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.effective_rows:.0f} effective rows of {self.n_rows}; mean weight "
+            f"{self.mean_weight:.3f} ± {self.mean_weight_error:.3f} (should be 1); "
+            f"largest weight {self.largest_weight:.3g}, {100 * self.largest_share:.2g} % of the "
+            f"total; {100 * self.zero_share:.0f} % of rows have no weight."
+        ]
+        for one in self.clipped:
+            lines.append(
+                f"  weights cut at {one.level:.3g} ({100 * one.share:.2g} % of rows): "
+                f"{one.value:.4g}"
+            )
+        return "\n".join([*lines, f"  not cut: {self.value:.4g} ± {self.error:.2g}"])
+
+
+class OffPolicyEstimate(NamedTuple):
+    """What a plan is worth by a log of another one."""
+
+    inverse_propensity: Estimate  # the mean of weight times value
+    self_normalized: Estimate  # the same, divided by the mean weight: usually nearer
+    diagnostics: Diagnostics
+
+
+def estimate_off_policy(
+    weight: Any,
+    value: Any,
+    cluster: Any = None,
+    *,
+    share: Any = None,
+    bounds: tuple[float, float] = (-math.inf, math.inf),
+    level: float = 0.95,
+) -> OffPolicyEstimate:
+    """Return the mean value that another plan would have had.
+
+    Parameters
+    ----------
+    weight : array of shape (m,)
+        Of each row of the log: the probability of its prescription under the new plan, divided by
+        that under the plan that made the log.
+    value : array of shape (m,)
+        What was seen in that row, for example its cost.
+    cluster : array of shape (m,), optional
+        Rows of a cluster may depend on each other, for example all rows of an entity; those of
+        different ones do not. By default each row is a cluster of its own.
+    share : array of shape (m,), optional
+        How much each row counts whatever its weight, for example because its entity is logged
+        less often than others. Equal by default.
+    bounds : (float, float)
+        Between which all values lie, by what they are (costs are not negative); intervals end
+        there.
+    level : float, default=0.95
+        Of the intervals. They are Student's, with degrees of freedom by how many clusters the
+        variance comes from: where a few large weights make most of it, they are wider.
+
+    Returns
+    -------
+    OffPolicyEstimate
+
+    Examples
+    --------
+    Of two prescriptions the log made each half of the time; the plan always makes the first.
+
+    >>> import numpy as np
+    >>> from volition.choices.off_policy import estimate_off_policy
+    >>> first, cost = np.array([True, False] * 50), np.array([1.0, 3.0, 2.0, 3.0] * 25)
+    >>> found = estimate_off_policy(first / 0.5, cost)
+    >>> print(found.self_normalized)
+    1.5 (1.357 to 1.643)
+    >>> round(found.diagnostics.effective_rows)
+    50
+    """
+    w, v, q = _checked(weight, value, share)
+    m = len(w)
+    which = np.arange(m) if cluster is None else np.unique(cluster, return_inverse=True)[1]
+    if len(which) != m:
+        raise ValueError(f"cluster has {len(which)} rows, but weight has {m}.")
+    q = q / q.sum()
+    mean_weight = float(q @ w)
+    nothing = Estimate(math.nan, math.nan, math.nan, math.nan)
+    if mean_weight == 0:  # nothing in the log is like the plan: zero would be no estimate
+        weighted = normalized = nothing
+    else:
+        plain = float(q @ (w * v))
+        weighted = _estimate(plain, _by(which, q * (w * v - plain)), level, bounds)
+        mean = plain / mean_weight
+        parts = _by(which, q * w * (v - mean)) / mean_weight
+        normalized = _estimate(mean, parts, level, bounds)
+    diagnostics = _diagnostics(w, v, q, which, normalized)
+    return OffPolicyEstimate(weighted, normalized, diagnostics)
+
+
+def _checked(weight: Any, value: Any, share: Any) -> tuple[FloatArray, FloatArray, FloatArray]:
+    w, v = np.asarray(weight, dtype=np.float64), np.asarray(value, dtype=np.float64)
+    q = np.ones(w.shape) if share is None else np.asarray(share, dtype=np.float64)
+    if w.ndim != 1 or len(w) == 0:
+        raise ValueError(f"weight must have one number for each row of a log, got {w.shape}.")
+    for name, column, least in (("weight", w, 0.0), ("value", v, -math.inf), ("share", q, 0.0)):
+        if column.shape != w.shape:
+            raise ValueError(f"{name} has shape {column.shape}, but weight has {w.shape}.")
+        wrong = np.flatnonzero(~(np.isfinite(column) & (column >= least)))
+        if len(wrong):
+            allowed = "a finite number" if least < 0 else "a finite number and not negative"
+            raise ValueError(
+                f"{name} at row {wrong[0]} is {column[wrong[0]]}; it must be {allowed}."
+            )
+    if q.sum() == 0:
+        raise ValueError("share is 0 in every row; at least one row must count.")
+    return w, v, q
+
+
+def _by(which: IntArray, column: FloatArray) -> FloatArray:
+    return np.bincount(which, column).astype(np.float64)
+
+
+def _error(parts: FloatArray) -> float:
+    """Return the standard error of a sum of independent parts that are known up to their mean."""
+    n = len(parts)
+    return math.sqrt(n / (n - 1) * float(parts @ parts)) if n > 1 else math.nan
+
+
+def _estimate(
+    value: float, parts: FloatArray, level: float, bounds: tuple[float, float]
+) -> Estimate:
+    """Return the interval of a mean from what independent clusters add to it."""
+    error = _error(parts)
+    squares = parts**2
+    total = float(squares.sum())
+    if not total > (NO_SPREAD * value) ** 2:  # alike, or one: how they differ is not known
+        return Estimate(value, math.nan, math.nan, math.nan)
+    # So many clusters of equal squares would estimate the variance as well (Satterthwaite).
+    degrees = max(FEWEST_DEGREES, total**2 / float(squares @ squares))
+    half = float(t.ppf(0.5 + level / 2, degrees)) * error
+    return Estimate(value, error, max(value - half, bounds[0]), min(value + half, bounds[1]))
+
+
+def _diagnostics(
+    w: FloatArray, v: FloatArray, q: FloatArray, which: IntArray, normalized: Estimate
+) -> Diagnostics:
+    mean = float(q @ w)
+    parts = q * w
+    by_cluster = _by(which, parts)
+    n_clusters = len(by_cluster)
+    total, squares = float(parts.sum()), float(by_cluster @ by_cluster)
+    levels = [level * mean for level in CLIP_LEVELS if 0 < level * mean < w.max()]
+    return Diagnostics(
+        n_rows=len(w),
+        n_weighted=int((w > 0).sum()),
+        n_clusters=n_clusters,
+        effective_rows=total**2 / float(parts @ parts) if total else 0.0,
+        mean_weight=mean,
+        mean_weight_error=_error(_by(which, q * (w - mean))),
+        largest_weight=float(w.max()),
+        largest_share=float(parts.max()) / total if total else 0.0,
+        largest_square_share=float(by_cluster.max()) ** 2 / squares if squares else 0.0,
+        zero_share=float((w == 0).mean()),
+        value=normalized.value,
+        error=normalized.error,
+        cut=_cut(w, v, q, mean * math.sqrt(n_clusters)),
+        clipped=tuple(_cut(w, v, q, level) for level in levels),
+    )
+
+
+def _cut(w: FloatArray, v: FloatArray, q: FloatArray, level: float) -> Clipped:
+    less = q * np.minimum(w, level)
+    value = float(less @ v / less.sum()) if less.sum() else math.nan
+    return Clipped(level, value, float((w > level).mean()))
+
+
+def cautions(diagnostics: Diagnostics) -> list[str]:
+    """Return, in sentences, why an estimate from another plan's log may be worse than it looks.
+
+    Parameters
+    ----------
+    diagnostics : Diagnostics
+        From `estimate_off_policy`.
+
+    Returns
+    -------
+    list of str
+        Empty if there is nothing to say. That is no proof: prescriptions that the plan makes and
+        the log never made leave no trace in weights, except in a mean weight below 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from volition.choices.off_policy import cautions, estimate_off_policy
+    >>> weight, cost = np.tile([0.5, 1.5], 500), np.arange(1000.0)
+    >>> cautions(estimate_off_policy(weight, cost).diagnostics)
+    []
+    >>> weight[0] = 400.0
+    >>> print(cautions(estimate_off_policy(weight, cost).diagnostics)[0])
+    Of 1000 rows, 12 effective ones are left: below 100, intervals are rough.
+    """
+    d = diagnostics
+    if d.n_weighted == 0:
+        return [
+            f"None of {d.n_rows} rows has a weight: the log never tried what the plan prescribes, "
+            "so it says nothing about the plan."
+        ]
+    found = []
+    effective, rows = d.effective_rows, d.n_rows
+    if effective < FEW_EFFECTIVE:
+        found.append(
+            f"Of {rows} rows, {effective:.0f} effective ones are left: below "
+            f"{FEW_EFFECTIVE:.0f}, intervals are rough."
+        )
+    elif effective < SMALL_SHARE * d.n_weighted:
+        found.append(
+            f"Of {d.n_weighted} rows with a weight, only {effective:.0f} "
+            f"({100 * effective / d.n_weighted:.1f} %) are effective: a few rows with large "
+            f"weights (up to {d.largest_weight:.3g}) decide, and the interval may miss the truth."
+        )
+    gap = abs(d.mean_weight - 1)
+    if gap > max(FAR_FROM_ONE * d.mean_weight_error, NEAR_ONE):
+        found.append(
+            f"The mean weight is {d.mean_weight:.3f} (standard error {d.mean_weight_error:.3f}) "
+            "and should be 1: the logged propensities are wrong, or the log never tried some of "
+            "what the plan prescribes."
+        )
+    if d.largest_square_share > ONE_ALONE:
+        found.append(
+            "One row, or the rows of one entity, make up "
+            f"{100 * d.largest_square_share:.0f} % of the squares of all weights: the error bar "
+            "rests on them alone."
+        )
+    if abs(d.cut.value - d.value) > d.error:
+        found.append(
+            f"Cutting weights at {d.cut.level:.3g} ({100 * d.cut.share:.2g} % of rows) changes the "
+            f"estimate from {d.value:.4g} to {d.cut.value:.4g}, more than its standard error "
+            f"({d.error:.2g}): it rests on those rows."
+        )
+    if math.isnan(d.error):
+        found.append(
+            "All rows that count have the same value, or they are of one entity: how sure the "
+            "estimate is cannot be said."
+        )
+    return found
