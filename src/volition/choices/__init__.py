@@ -17,6 +17,7 @@ from volition.choices.off_policy import (
     OffPolicyEstimate,
     estimate_off_policy,
 )
+from volition.choices.overrides import OverrideRates, Rate, override_rates
 from volition.choices.report import (
     CalibrationBin,
     Parameter,
@@ -40,7 +41,9 @@ __all__ = [
     "Estimate",
     "Interval",
     "OffPolicyEstimate",
+    "OverrideRates",
     "Parameter",
+    "Rate",
     "Reach",
     "Trial",
     "Worth",
@@ -55,5 +58,6 @@ __all__ = [
     "estimate_off_policy",
     "fit_choices",
     "off_policy",
+    "override_rates",
     "parameters",
 ]
