@@ -1,15 +1,19 @@
 """Choice models: gap after so many answers, off the family too; error bars; from a log alone.
 
-Parts: four, london, off, cover, log (the curve of gap against answers: `volition reproduce
+Parts: four, london, off, cover, log, trust (the curve of gap against answers: `volition reproduce
 efficiency`). Without a name all are run.
 """
 
 import sys
+import warnings
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 import torch
+from behaviours import INSIDE, OUTSIDE, make_log, make_town, today_of
 from common import SHARED, THREADS, published, report
 from rich.progress import track
 from sklearn.cluster import KMeans
@@ -24,6 +28,7 @@ from volition import (
 )
 from volition.autonomy import Autonomy
 from volition.choices import ChoiceAutonomy, fit_choices, parameters
+from volition.choices.decision import MOVED, TODAY
 from volition.datasets import load_four_groups, load_utd19_london
 from volition.learners.choice import read_log
 from volition.portfolio import Search
@@ -212,10 +217,10 @@ def cover() -> None:
                 continue
             model = ChoiceClustering(4, family="distance", random_state=seed)
             model.fit_log(X, log, today)
-            found = {"recommended": (model.cluster_centers_, model.labels_)}
-            logged, worth = model.worth(found, propensity=chance)
+            centers, labels = model._moved
+            logged, worth = model.worth({MOVED: (centers, labels)}, propensity=chance)
             now = float((policy * problem.expected_costs(today)).sum(1).mean())
-            then = problem.distortion(model.cluster_centers_, model.labels_)
+            then = problem.distortion(centers, labels)
             for name, estimate, truth in (
                 ("saving", worth.saving, now - then),
                 ("today, weighted", logged.weighted, now),
@@ -244,7 +249,7 @@ def from_log() -> None:
         took = perf_counter() - began
         worth = {row.name: row for row in model.worth(propensity=chance)}
         known = AutonomyAwareClustering(25, autonomy=autonomy, random_state=0).fit(data)
-        found = worth["recommended"].direct
+        found = worth[MOVED].direct
         rows.append(
             {
                 "kappa": kappa,
@@ -266,12 +271,97 @@ def from_log() -> None:
     report("choices_log", rows, {"worst gap to best known, %": worst})
 
 
+#: logs of each behaviour in the trial of recommendations
+LOGS = 30
+
+
+def one_log(job: tuple[str, int]) -> dict[str, Any]:
+    """Follow the recommendation from one log; return what was said and what came of it."""
+    kind, seed = job
+    torch.set_num_threads(1)
+    town = make_town(kind, seed)
+    today = today_of(town, seed)
+    log, policy = make_log(town, today, 2000 if seed % 2 else 4000, seed)
+    if seed % 3 == 0:
+        del log["propensity"]  # many logs do not have it
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = ChoiceClustering(town.n_clusters, random_state=seed)
+        model.fit_log(town.X, log, today, covariates=town.covariates)
+        decision = model.decision_
+        plan = (model.cluster_centers_, None if decision.name == TODAY else model.labels_)
+        options = {} if plan[1] is None else {decision.name: plan}
+        rows = model.worth(options)
+        first, row = rows[0], rows[-1]
+    now = town.true_cost(today, policy)
+    then = now if plan[1] is None else town.true_cost(*plan)
+    best = min(now, town.true_cost(*model._moved))
+    return {
+        "kind": kind,
+        "seed": seed,
+        "plan": decision.name,
+        "warned": bool(decision.doubts),
+        "worse": then > now * (1 + 1e-9),
+        "cost covered": row.expected.low <= then <= row.expected.high,
+        "saving covered": row.saving.low <= now - then <= row.saving.high,
+        "saved": 100 * (1 - then / now),
+        "said": 100 * row.saving.value / first.expected.value,
+        "model's plan saves": 100 * (1 - best / now),
+    }
+
+
+def trust() -> None:
+    """Follow recommendations from logs of behaviour outside and inside the terms."""
+    kinds = [*INSIDE, *OUTSIDE]
+    jobs = [(kind, 1000 + seed) for kind in kinds for seed in range(LOGS)]
+    with ProcessPoolExecutor(THREADS, mp_context=get_context("spawn")) as pool:
+        found = list(track(pool.map(one_log, jobs), "trust", total=len(jobs)))
+    rows = []
+    for kind in kinds:
+        mine = [one for one in found if one["kind"] == kind]
+        calm = [one for one in mine if not one["warned"]]
+
+        def share(name: str, rows: list[dict]) -> float:
+            return 100 * float(np.mean([one[name] for one in rows])) if rows else float("nan")
+
+        rows.append(
+            {
+                "behaviour": kind,
+                "terms": "inside" if kind in INSIDE else "outside",
+                "logs": len(mine),
+                "warned %": share("warned", mine),
+                "moved %": 100 * float(np.mean([one["plan"] == MOVED for one in mine])),
+                "worse than today": sum(one["worse"] for one in mine),
+                "of these without a warning": sum(one["worse"] for one in calm),
+                "cost covered, no warning %": share("cost covered", calm),
+                "saving covered, no warning %": share("saving covered", calm),
+                "saved %": share("saved", mine),
+                "said %": share("said", mine),
+            }
+        )
+    calm = [one for one in found if not one["warned"]]
+    facts = {
+        "logs": len(found),
+        "worse than today, %": 100 * float(np.mean([one["worse"] for one in found])),
+        "worse than today without a warning": sum(one["worse"] for one in calm),
+        "largest loss, % of today": max(0.0, *(-one["saved"] for one in found)),
+        "cost covered, no warning, %": 100 * float(np.mean([o["cost covered"] for o in calm])),
+        "saving covered, no warning, %": 100 * float(np.mean([o["saving covered"] for o in calm])),
+        "warned inside the terms, %": 100
+        * float(np.mean([one["warned"] for one in found if one["kind"] in INSIDE])),
+        "warned outside, %": 100
+        * float(np.mean([one["warned"] for one in found if one["kind"] in OUTSIDE])),
+    }
+    report("choices_trust", rows, facts)
+
+
 PARTS = {
     "four": four,
     "london": london,
     "off": off,
     "cover": cover,
     "log": from_log,
+    "trust": trust,
 }
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ def fitted(decisions) -> tuple[LogitEstimate, float]:
     """Return the estimate without a penalty, and its log-likelihood."""
     estimate = fit_logit(decisions, np.zeros(decisions.n_coefficients))
     assert estimate.converged
-    # What is published is the maximum: all scores sum to nought there.
+    # What is published is the maximum: all scores sum to zero there.
     total = scores(decisions, estimate.coefficients).sum(0)
     assert np.abs(total @ estimate.bread @ total) < 1e-9
     return estimate, float(log_likelihoods(decisions, estimate.coefficients).sum())

@@ -12,6 +12,13 @@ from volition.choices.fit import (
     fit_choices,
 )
 from volition.choices.model import AWAY, STAY, Basis, ChoiceAutonomy
+from volition.choices.off_policy import (
+    Diagnostics,
+    Estimate,
+    OffPolicyEstimate,
+    estimate_off_policy,
+)
+from volition.choices.overrides import OverrideRates, Rate, override_rates
 from volition.choices.report import (
     CalibrationBin,
     Parameter,
@@ -32,9 +39,14 @@ __all__ = [
     "ChoiceAutonomy",
     "ChoiceFit",
     "Choices",
+    "Diagnostics",
+    "Estimate",
     "Interval",
     "Log",
+    "OffPolicyEstimate",
+    "OverrideRates",
     "Parameter",
+    "Rate",
     "Reach",
     "Trial",
     "Worth",
@@ -49,7 +61,9 @@ __all__ = [
     "cross_costs",
     "direct",
     "distance_autonomy",
+    "estimate_off_policy",
     "fit_choices",
+    "override_rates",
     "parameters",
     "seen_cost",
 ]

@@ -15,7 +15,7 @@ from volition.choices.checks import Check
 from volition.choices.data import Choices
 from volition.choices.fit import ChoiceFit, fit_choices
 from volition.choices.model import LABELLED
-from volition.choices.worth import SEEN, Reach, Worth
+from volition.choices.worth import GUESS, SEEN, Reach, Worth
 from volition.validation import FloatArray
 
 #: names of plans
@@ -52,6 +52,17 @@ def doubts_about(checks: Sequence[Check], reach: Reach) -> list[str]:
     return found
 
 
+def says_nothing_of_moves(fit: ChoiceFit, choices: Choices) -> bool:
+    """Whether what the model knows belongs to single centres, where the log has them standing.
+
+    How each prescribed centre is obeyed, or who goes from which to which, cannot be carried over to
+    centres elsewhere by a log in which they never moved. (A liking for some centres can, in two
+    ways: see `other_readings`.)
+    """
+    bound = {*fit.stay.terms} & LABELLED or {*fit.away.terms} & (LABELLED - {"cluster"})
+    return len(choices.layouts) == 1 and bool(bound)
+
+
 def decide(rows: Sequence[Worth], doubts: Sequence[str]) -> Decision:
     """Choose among today, the plans at today's centres, and the moved centres.
 
@@ -64,15 +75,19 @@ def decide(rows: Sequence[Worth], doubts: Sequence[str]) -> Decision:
     """
     by_name = {row.name: row for row in rows}
     moved = by_name[MOVED]
-    if not doubts and moved.saving.low > 0:
+    if moved.basis != GUESS and moved.saving.low > 0:
         return Decision(MOVED, (), "the model holds in the log, and the saving is clear")
     seen = [by_name[name] for name in (BEST, NEAREST) if by_name[name].basis == SEEN]
     seen = [row for row in seen if row.saving.low > 0]
-    why = (
-        "what moved centres would cost cannot be trusted"
-        if doubts
-        else "moved centres do not clearly save"
-    )
+    if doubts:
+        why = "what moved centres would cost cannot be trusted"
+    elif moved.basis == GUESS:
+        why = (
+            "choices depend on which centre it is, and how they would change if it moved cannot be "
+            "known from a log in which the centres never moved"
+        )
+    else:
+        why = "moved centres do not clearly save"
     if seen:
         best = max(seen, key=lambda row: row.saving.low)
         return Decision(best.name, tuple(doubts), f"{why}; this plan was seen to save in the log")
@@ -89,8 +104,8 @@ def other_readings(
     """Return other models that a log of centres that never moved allows.
 
     A liking for one centre may belong to the centre, or to the place where it stands. The model
-    takes the first; these take the second, in two ways: a centre that has moved is liked as any
-    other, or what looked like a liking is explained by costs as far as that goes.
+    takes the first; these take the second, and explain what looked like a liking by costs as far
+    as that goes.
     """
     terms = {*fit.stay.terms, *fit.away.terms}
     if len(choices.layouts) > 1 or not terms & LABELLED:

@@ -70,7 +70,7 @@ class Diagnostics(NamedTuple):
     """How weights are spread, and what an estimate owes to the largest of them."""
 
     n_rows: int
-    n_weighted: int  # rows with a weight above nought
+    n_weighted: int  # rows with a weight above zero
     n_clusters: int  # of rows that depend on each other
     effective_rows: float  # as many rows of equal weight would be as good
     mean_weight: float  # near 1 if the weights are right
@@ -78,7 +78,7 @@ class Diagnostics(NamedTuple):
     largest_weight: float
     largest_share: float  # of the total weight, by a single row
     largest_square_share: float  # of the sum of squares of the clusters' weights, by one cluster
-    zero_share: float  # of rows with weight nought
+    zero_share: float  # of rows with weight zero
     value: float  # the self-normalised estimate
     error: float
     cut: Clipped  # with weights cut at the root of the number of clusters, times their mean
@@ -108,7 +108,13 @@ class OffPolicyEstimate(NamedTuple):
 
 
 def estimate_off_policy(
-    weight: Any, value: Any, cluster: Any = None, *, share: Any = None, level: float = 0.95
+    weight: Any,
+    value: Any,
+    cluster: Any = None,
+    *,
+    share: Any = None,
+    bounds: tuple[float, float] = (-math.inf, math.inf),
+    level: float = 0.95,
 ) -> OffPolicyEstimate:
     """Return the mean value that another plan would have had.
 
@@ -125,6 +131,9 @@ def estimate_off_policy(
     share : array of shape (m,), optional
         How much each row counts whatever its weight, for example because its entity is logged
         less often than others. Equal by default.
+    bounds : (float, float)
+        Between which all values lie, by what they are (costs are not negative); intervals end
+        there.
     level : float, default=0.95
         Of the intervals. They are Student's, with degrees of freedom by how many clusters the
         variance comes from: where a few large weights make most of it, they are wider.
@@ -142,7 +151,7 @@ def estimate_off_policy(
     >>> first, cost = np.array([True, False] * 50), np.array([1.0, 3.0, 2.0, 3.0] * 25)
     >>> found = estimate_off_policy(first / 0.5, cost)
     >>> print(found.self_normalized)
-    1.5 (1.358 to 1.642)
+    1.5 (1.357 to 1.643)
     >>> round(found.diagnostics.effective_rows)
     50
     """
@@ -154,13 +163,14 @@ def estimate_off_policy(
     q = q / q.sum()
     mean_weight = float(q @ w)
     nothing = Estimate(math.nan, math.nan, math.nan, math.nan)
-    if mean_weight == 0:  # nothing in the log is like the plan: nought is not an estimate
+    if mean_weight == 0:  # nothing in the log is like the plan: zero would be no estimate
         weighted = normalized = nothing
     else:
         plain = float(q @ (w * v))
-        weighted = _estimate(plain, _by(which, q * (w * v - plain)), level)
+        weighted = _estimate(plain, _by(which, q * (w * v - plain)), level, bounds)
         mean = plain / mean_weight
-        normalized = _estimate(mean, _by(which, q * w * (v - mean)) / mean_weight, level)
+        parts = _by(which, q * w * (v - mean)) / mean_weight
+        normalized = _estimate(mean, parts, level, bounds)
     diagnostics = _diagnostics(w, v, q, which, normalized)
     return OffPolicyEstimate(weighted, normalized, diagnostics)
 
@@ -194,7 +204,9 @@ def _error(parts: FloatArray) -> float:
     return math.sqrt(n / (n - 1) * float(parts @ parts)) if n > 1 else math.nan
 
 
-def _estimate(value: float, parts: FloatArray, level: float) -> Estimate:
+def _estimate(
+    value: float, parts: FloatArray, level: float, bounds: tuple[float, float]
+) -> Estimate:
     """Return the interval of a mean from what independent clusters add to it."""
     error = _error(parts)
     squares = parts**2
@@ -204,7 +216,7 @@ def _estimate(value: float, parts: FloatArray, level: float) -> Estimate:
     # So many clusters of equal squares would estimate the variance as well (Satterthwaite).
     degrees = max(FEWEST_DEGREES, total**2 / float(squares @ squares))
     half = float(t.ppf(0.5 + level / 2, degrees)) * error
-    return Estimate(value, error, value - half, value + half)
+    return Estimate(value, error, max(value - half, bounds[0]), min(value + half, bounds[1]))
 
 
 def _diagnostics(

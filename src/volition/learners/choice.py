@@ -33,6 +33,7 @@ from volition.choices.decision import (
     decide,
     doubts_about,
     other_readings,
+    says_nothing_of_moves,
 )
 from volition.choices.worth import (
     IGNORED,
@@ -80,6 +81,7 @@ NAMES = (
     "scale",
     "cost_unit",
     "network_at",
+    "guesses",
 )
 
 
@@ -243,6 +245,7 @@ class ChoiceClustering(StagedLearner):
         self._moved: tuple[FloatArray, IntArray] | None = None
         self._cross_costs: ExpectedCosts | None = None
         self._readings: list[ChoiceFit] | None = None
+        self._guesses = False  # whether nothing can be said of centres that move
         self.checks_: list[Check] = []
         self.decision_: Decision | None = None
         self._relabel()
@@ -557,7 +560,8 @@ class ChoiceClustering(StagedLearner):
         self.checks_.sort(key=lambda check: check.p_value)
         doubts = doubts_about(self.checks_, reach(fit, log, *self._moved))
         options = {TODAY: (today, None), **plans, MOVED: self._moved}
-        rows = self._compared(log, options, bool(doubts))
+        self._guesses = bool(doubts) or says_nothing_of_moves(fit, log.choices)
+        rows = self._compared(log, options)
         self.decision_ = decide(rows, doubts)
         if self.decision_.name != MOVED:
             # The log has tried these.
@@ -595,20 +599,18 @@ class ChoiceClustering(StagedLearner):
             BEST: (today, self._cross_costs.mean.argmin(1)),
         }
 
-    def _compared(
-        self, log: Log, options: dict[str, tuple[Any, Any]], doubtful: bool
-    ) -> list[Worth]:
+    def _compared(self, log: Log, options: dict[str, tuple[Any, Any]]) -> list[Worth]:
         assert self.fit_ is not None
         fit, moved = self.fit_, [Y for Y, _ in options.values()]
         readings: list[ChoiceFit] = []
-        if not doubtful and any(not np.array_equal(Y, log.choices.layouts[-1]) for Y in moved):
+        if not self._guesses and any(not np.array_equal(Y, log.choices.layouts[-1]) for Y in moved):
             if self._readings is None:
                 self._readings = other_readings(
                     fit, self._X, log.choices, self._cost, self._covariates
                 )
             readings = self._readings
         costs = self._cross_costs
-        return compare(fit, log, options, costs=costs, readings=readings, doubtful=doubtful)
+        return compare(fit, log, options, costs=costs, readings=readings, doubtful=self._guesses)
 
     def worth(
         self, options: dict[str, tuple[Any, Any]] | None = None, propensity: Any = None
@@ -650,7 +652,7 @@ class ChoiceClustering(StagedLearner):
         if options is None:
             options = self._usual_options()
         options = {TODAY: (log.choices.layouts[-1], None), **options}
-        return self._compared(log, options, bool(self.decision_.doubts))
+        return self._compared(log, options)
 
     def _usual_options(self) -> dict[str, tuple[Any, Any]]:
         assert self._moved is not None
