@@ -9,7 +9,7 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.special import expit
 
-from volition.choices import Choices, override_rates
+from volition.choices import Choices, cautions, fit_choices, override_rates
 from volition.costs import SquaredEuclidean
 
 COST = SquaredEuclidean()
@@ -153,3 +153,19 @@ def test_groups_of_few_entities_and_of_few_values():
     assert [group.label for group in by[3]] == ["covariate 3 = 1"]
     single = log._replace(realized=none, layouts=LINE[:, :1])
     assert override_rates(np.zeros((40, 1)), single, COST).by_rank == ()
+
+
+def test_cautions_say_how_many_and_do_not_round_up_to_all():
+    rng = np.random.default_rng(0)
+    X = rng.random((300, 1)) * 3
+    near = np.abs(X - LINE[0, :, 0]).argmin(1)
+    who, none = np.arange(300).repeat(2), np.zeros(600, dtype=np.int64)
+    prescribed = near[who]
+    prescribed[0] = (prescribed[0] + 1) % 3
+    realized = prescribed.copy()
+    realized[5] = (realized[5] + 1) % 3
+    log = Choices(who, prescribed, realized, none, LINE)
+    fit = fit_choices(X, log, COST, 1.0, family="distance")
+    few, same = cautions(fit, X, log, COST)
+    assert few.startswith("Only 1 of 600 choices was an override:")
+    assert same.startswith("In 99.8 % of the choices the nearest centre was prescribed:")

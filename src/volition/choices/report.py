@@ -185,23 +185,36 @@ def cautions(fit: ChoiceFit, X: FloatArray, choices: Choices, cost: Cost) -> lis
     found, m = [], len(choices.entities)
     left = int((choices.realized != choices.prescribed).sum())
     if m < FEW_CHOICES:
-        found.append(f"There are only {m} choices; intervals are rough below {FEW_CHOICES}.")
+        found.append(
+            f"There are only {m} choices; with fewer than {FEW_CHOICES}, intervals are rough."
+        )
     if left == 0:
         found.append(
-            f"Nobody overrode in {m} choices: where entities would go if they did is not known."
+            f"Nobody overrode in {m} choices, so the log does not show where entities go when they "
+            "do."
         )
     elif left < FEW_OVERRIDES:
-        found.append(f"Only {left} choices were overrides: where they go is hardly known.")
+        were = "choices was an override" if left == 1 else "choices were overrides"
+        found.append(
+            f"Only {left} of {m} {were}: too few (below {FEW_OVERRIDES}) to tell well where "
+            "entities go."
+        )
     if choices.n_clusters > 1:
         shares = shares_of_ranks(X, choices, cost)
         if shares.max() > 1 - RARELY:
             rank = int(shares.argmax())
             name = "the nearest centre" if rank == 0 else f"the centre of rank {rank + 1}"
             found.append(
-                f"All but always {name} was prescribed: what entities do when another one is "
-                "prescribed is concluded, not seen; let one prescription in ten be random."
+                f"In {_almost(float(shares[rank]))} of the choices {name} was prescribed: the log "
+                "does not show what entities do when told to use another one, and the model can "
+                "only guess. Prescribe a random centre in one case of ten to find out."
             )
     return found
+
+
+def _almost(share: float) -> str:
+    """Return a share near one in per cent, without rounding it up to all."""
+    return "100 %" if share == 1 else f"{math.floor(1000 * share) / 10:.1f} %"
 
 
 def _wilson(k: int, n: int, z: float = 1.96) -> tuple[float, float]:
