@@ -206,7 +206,8 @@ def _write(
     assert fit is not None
     used = covariates if fit.model.covariates is not None else []
     metric = str(model.metric)
-    save_autonomy(fit.model, folder / AUTONOMY, covariates=used, columns=table.columns, metric=metric)
+    facts = {"covariates": used, "columns": table.columns, "metric": metric}
+    save_autonomy(fit.model, folder / AUTONOMY, **facts)
     flat = [row.as_dict() for row in worth]
     write_csv(
         folder / "estimates.csv",

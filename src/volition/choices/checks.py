@@ -187,7 +187,7 @@ def lack_of_fit(p: FloatArray, used: Any, cells: Any) -> tuple[float, float]:
     >>> round(statistic, 1), chance < 1e-6
     (33.3, True)
     """
-    m, K = p.shape
+    m = len(p)
     C, rows = int(cells.max()) + 1, np.arange(m)
     flat = cells + rows[:, None] * C
     q = np.bincount(flat.ravel(), p.ravel(), m * C).reshape(m, C)

@@ -26,8 +26,8 @@ from volition.choices.ranked import ranks
 from volition.problem import Problem
 from volition.validation import FloatArray
 
-#: what an estimate rests on: choices that were seen, a model that holds in the log, or one that does
-#: not, or that is stretched too far
+#: what an estimate rests on: choices that were seen, a model that holds in the log, or a model that
+#: does not or that is stretched too far
 SEEN, MODEL, GUESS = "seen", "model", "guess"
 #: effective rows that an estimate from what was seen needs, and how far the mean weight may be from
 #: one, beyond three standard errors
@@ -177,9 +177,7 @@ class ExpectedCosts(NamedTuple):
     variance: FloatArray
 
 
-def expected_costs(
-    model: Autonomy, X: FloatArray, cost: Any, centers: FloatArray
-) -> ExpectedCosts:
+def expected_costs(model: Autonomy, X: FloatArray, cost: Any, centers: FloatArray) -> ExpectedCosts:
     """Return what a model expects prescriptions to cost, and how much that varies by chance."""
     problem = Problem(X, cost=cost, autonomy=model)
     y = problem.centers(centers) - problem.origin
@@ -429,7 +427,7 @@ def reach(fit: ChoiceFit, log: Log, centers: FloatArray, labels: Any) -> Reach:
     obeying = np.arange(K) == j[:, None]
     # Told to go farther than anyone was: whatever they then do is not known from the log.
     too_far = D[rows, j] > seen["stay"][1]
-    outside = too_far[:, None] | (~obeying & (D > seen["entity"][1]))
+    outside = too_far[:, None] | (~obeying & (seen["entity"][1] < D))
     problem = Problem(X, sample_weight=weight, cost=cost, autonomy=fit.model)
     p = problem.conditional(centers, j)
     share = float(problem.weight @ (p * outside).sum(1))

@@ -15,12 +15,32 @@ from time import monotonic
 from typing import Any, Self
 
 import numpy as np
+import torch
 from sklearn.base import BaseEstimator, ClusterMixin
 
 from volition.blocks import threads_for
 from volition.costs import Cost, resolve_cost
 from volition.learners.ledger import Asked, Ledger
 from volition.learners.monitor import Change, Estimate, Monitor
+from volition.learners.trial import (
+    FEWEST as FEWEST_TRIED,
+)
+from volition.learners.trial import (
+    LEARNED,
+    PLAIN,
+    PLAIN_SHARE,
+    UNASKED,
+    Plan,
+    Tried,
+    disagreement,
+    estimate,
+    plain_is_cheaper,
+    plain_plan,
+    reserve,
+)
+from volition.learners.trial import (
+    MOST as MOST_TRIED,
+)
 from volition.population import IntArray, Population, Prescriptions, Response
 from volition.problem import BLOCK_ROWS
 from volition.storage import check_file, read_file, write_file
@@ -36,6 +56,8 @@ from volition.validation import (
 SILENCE = 20
 #: lines of history beyond which every other one is dropped
 LONGEST_HISTORY = 20_000
+#: questions of the trial at the end that are asked at a time
+TRIED_AT_ONCE = 512
 #: kind of file
 KIND = "volition-learner"
 CTRL_C, CALLBACK = "ended by Ctrl-C", "ended by on_batch"
@@ -68,6 +90,7 @@ class Learner(ClusterMixin, BaseEstimator):
     n_clusters: int
     metric: Any
     exploration: float
+    n_interactions: int | str
     random_state: Any
 
     # -- for subclasses ---------------------------------------------------------------------------
@@ -120,9 +143,19 @@ class Learner(ClusterMixin, BaseEstimator):
         """Return which centres, (K, d) or (m, K, d), are those whose cost is being watched."""
         return True
 
-    def _doubts(self) -> str | None:
-        """Return what a user should know of a fit that has ended."""
-        return None
+    def _doubts(self) -> list[str]:
+        """Return, in sentences, what a user should know of a fit that has ended."""
+        found = []
+        if self.kept_ == PLAIN:
+            learned, plain = (one.estimate for one in self.tried_)
+            found.append(
+                "k-means centres with the nearest prescribed are kept: in answers they cost "
+                f"{plain.value:.4g} ({plain.low:.4g} to {plain.high:.4g}), what was learned "
+                f"{learned.value:.4g} ({learned.low:.4g} to {learned.high:.4g})."
+            )
+        elif self.tried_ and (off := disagreement(self.distortion_, self.tried_[0])) is not None:
+            found.append(off)
+        return found
 
     def _figures(self) -> dict[str, float]:
         """Return what else belongs into a line of the history."""
@@ -213,6 +246,9 @@ class Learner(ClusterMixin, BaseEstimator):
         self.history_: list[dict[str, float]] = []
         self.changes_: list[Change] = []
         self._concluded = False
+        self._reserved = 0
+        self.tried_: list[Tried] = []
+        self.kept_ = LEARNED
         self.stop_reason_: str | None = None
         self.interrupted_ = False
         self._begin()
@@ -230,7 +266,13 @@ class Learner(ClusterMixin, BaseEstimator):
         resume: bool = False,
         on_batch: Callable[[Learner], Any] | None = None,
     ) -> Learner:
-        """Ask, be answered, learn, until enough is known: nothing but a loop of `ask` and `tell`.
+        """Ask, be answered, learn, until enough is known: a loop of `ask` and `tell`, and a trial.
+
+        At the end the plan that was learned is tried, and so is the plain one (k-means centres,
+        the nearest prescribed). A tenth of a given budget is kept for that. If the plain plan has
+        clearly cost less, it is kept; ``tried_`` holds what both have cost, ``kept_`` which one it
+        is, `distortion_estimate` what it costs. A warning says so where what was learned and what
+        was seen differ.
 
         Parameters
         ----------
@@ -271,12 +313,24 @@ class Learner(ClusterMixin, BaseEstimator):
             self._check_same(check_entities(X), checkpoint)
         else:
             self.start(X, sample_weight)
+        logged = hasattr(population, "replay")
+        if not logged and self.n_interactions != "auto":
+            self._reserved = reserve(int(self.n_interactions))
         # A log is read to its end: its answers cost nothing more.
-        free = hasattr(population, "replay") and self._limit_is_default()
+        free = logged and self._limit_is_default()
         enough = (lambda: None) if free else self._enough
         limit = None if free else self._limit
-        self._run(population, enough, checkpoint, checkpoint_every, on_batch, limit)
+        self._run(
+            population, enough, checkpoint, checkpoint_every, on_batch, limit, tries=not logged
+        )
         return self
+
+    @property
+    def _allowed(self) -> int | str:
+        """Questions that learning may take, or "auto"."""
+        if self.n_interactions == "auto":
+            return "auto"
+        return int(self.n_interactions) - self._reserved
 
     def _check_size(self, population: Any) -> None:
         """Raise if the population says that it has another number of entities."""
@@ -363,6 +417,7 @@ class Learner(ClusterMixin, BaseEstimator):
         on_batch: Callable[[Learner], Any] | None = None,
         limit: Callable[[], int] | None = None,
         thoroughly: bool = True,
+        tries: bool = False,
     ) -> None:
         self._check_size(population)
         self.interrupted_, self.stop_reason_ = False, None
@@ -387,11 +442,63 @@ class Learner(ClusterMixin, BaseEstimator):
             self.save(checkpoint, population)
         if not self._concluded:
             self._finish(thoroughly)
+            if tries and not early:
+                self._try_plans(population, on_batch)
             self._concluded = thoroughly and not early
         if checkpoint is not None and not early:
             self.save(checkpoint, population)
-        if thoroughly and (doubts := self._doubts()) is not None:
-            warnings.warn(doubts, stacklevel=3)
+        if thoroughly and not early:
+            for doubt in self._doubts():
+                warnings.warn(doubt, stacklevel=3)
+
+    def _try_plans(self, population: Population, on_batch: Callable[[Learner], Any] | None) -> None:
+        """Ask what the learned plan costs, and the plain one; keep the cheaper."""
+        n = UNASKED
+        if self.n_interactions != "auto":
+            n = min(MOST_TRIED, int(self.n_interactions) - self.n_interactions_)
+        if n < FEWEST_TRIED or not (self._weight > 0).any():
+            return
+        seed = int(self._rng.integers(2**31))
+        plain = plain_plan(self._X, self._weight, self._cost, self.n_clusters, seed)
+        learned = Plan(LEARNED, self.cluster_centers_.copy(), self.labels_.copy())
+        few = int(PLAIN_SHARE * n)
+        self.tried_ = [
+            self._tried(population, plan, m, on_batch)
+            for plan, m in ((learned, n - few), (plain, few))
+        ]
+        cheaper = plain_is_cheaper(self.distortion_, *self.tried_)
+        self.kept_ = PLAIN if cheaper else LEARNED
+        if self.kept_ == PLAIN:
+            self.cluster_centers_, self.labels_ = plain.centers, plain.labels
+            self.labels_ = np.where(self._weight > 0, self.labels_, -1)
+            self.distortion_ = self.tried_[1].estimate.value
+        self._note()
+
+    def _tried(
+        self,
+        population: Population,
+        plan: Plan,
+        n: int,
+        on_batch: Callable[[Learner], Any] | None,
+    ) -> Tried:
+        """Ask about a plan; return what it has cost."""
+        entities = self._draw_entities(n)
+        paid = np.full(n, np.nan)
+        for lo in range(0, n, TRIED_AT_ONCE):
+            some = entities[lo : lo + TRIED_AT_ONCE]
+            asked = Prescriptions(some, plan.labels[some], plan.centers)
+            paid[lo : lo + len(some)] = self._answers(population, asked).cost
+            self.n_interactions_ += len(some)
+            if on_batch is not None:
+                on_batch(self)
+        here = np.isfinite(paid)
+        self.n_answers_ += int(here.sum())
+        x, y = torch.from_numpy(self._X), torch.from_numpy(plan.centers)
+        with torch.no_grad():
+            obeying = self._cost.each(x, y[torch.from_numpy(plan.labels.clip(0))][:, None])
+        control = obeying[:, 0].numpy()
+        mean = float(np.average(control, weights=self._weight))
+        return Tried(plan.name, *estimate(paid[here], control[entities[here]], mean))
 
     def _finish(self, thoroughly: bool) -> None:
         with self._few_threads():
@@ -589,6 +696,7 @@ class Learner(ClusterMixin, BaseEstimator):
             return self
         cost, realized = cost[rows], None if realized is None else realized[rows]
         self._concluded = False
+        self.tried_, self.kept_ = [], LEARNED  # the plan may change now
         self.n_answers_ += len(rows)
         shown = prescriptions.centers
         good = (asked.greedy > 0) & self._as_now(shown if shown.ndim == 2 else shown[rows])
@@ -661,6 +769,8 @@ class Learner(ClusterMixin, BaseEstimator):
             centres.
         """
         self._check_started()
+        if self.tried_:
+            return self.tried_[self.kept_ == PLAIN].estimate
         return self._monitor.distortion(getattr(self, "_recost", None))
 
     # -- who comes and goes -----------------------------------------------------------------------
@@ -751,6 +861,8 @@ class Learner(ClusterMixin, BaseEstimator):
             "counts": [self.n_interactions_, self.n_answers_, self.n_repeated_],
             "history": self.history_,
             "ended": [self.stop_reason_, self.interrupted_],
+            "tried": [[one.name, list(one.estimate), one.error] for one in self.tried_],
+            "kept": self.kept_,
             "changes": [list(change) for change in self.changes_],
             "population": population.state_dict() if hasattr(population, "state_dict") else None,
         }
@@ -807,6 +919,8 @@ class Learner(ClusterMixin, BaseEstimator):
         self.labels_, self.distortion_ = tensors["labels"].copy(), header["distortion"]
         self._concluded = header["concluded"]
         self.stop_reason_, self.interrupted_ = header["ended"]
+        self.tried_ = [Tried(name, Estimate(*e), error) for name, e, error in header["tried"]]
+        self.kept_ = header["kept"]
         if header["population"] is not None and hasattr(population, "load_state_dict"):
             try:
                 population.load_state_dict(header["population"])

@@ -288,7 +288,7 @@ class ChoiceClustering(StagedLearner):
 
     @property
     def _budget(self) -> int | None:
-        return None if self.n_interactions == "auto" else int(self.n_interactions)
+        return None if self._allowed == "auto" else int(self._allowed)
 
     @property
     def _goal(self) -> int:
@@ -384,7 +384,8 @@ class ChoiceClustering(StagedLearner):
 
     def _in_region(self, Y: FloatArray) -> FloatArray:
         """Return the best centres near these that stand in the region."""
-        assert self._region is not None and self.model_ is not None
+        assert self._region is not None
+        assert self.model_ is not None
         low, high = self._region
         problem = self._problem(self.model_)
         search = Search(problem, self.n_clusters, np.random.RandomState(0), max_iter=60, tol=1e-4)
@@ -522,7 +523,8 @@ class ChoiceClustering(StagedLearner):
             self._explore()
             self._relabel()
             self._choose_plan()
-        assert self.fit_ is not None and self.decision_ is not None
+        assert self.fit_ is not None
+        assert self.decision_ is not None
         sentences = [*self.decision_.doubts]
         if self.decision_.doubts:
             sentences.append(f"Recommended instead: {self.decision_.name}.")

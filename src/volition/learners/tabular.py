@@ -231,7 +231,7 @@ class TabularClustering(Learner):
     def _budget(self) -> int:
         if self.n_interactions == "auto":
             return 100 * len(self._X) * self.n_clusters
-        return int(self.n_interactions)
+        return int(self._allowed)
 
     def _batch(self) -> int:
         if self.batch_size == "auto":

@@ -73,7 +73,7 @@ class BudgetedLearner(StagedLearner):
         if self.n_interactions == "auto":
             return None
         # A budget is of questions; some of them are never answered.
-        return max(1, math.ceil(int(self.n_interactions) * self._answer_rate))
+        return max(1, math.ceil(int(self._allowed) * self._answer_rate))
 
     @property
     def _last_questions(self) -> int:
@@ -112,7 +112,7 @@ class BudgetedLearner(StagedLearner):
 
     def _limit(self) -> int:
         if self.n_interactions != "auto":
-            return int(self.n_interactions)
+            return int(self._allowed)
         if self._phase in ("probe", "explore"):
             return MOST_STAGED
         # A little more than the plan needs, and as much more as answers are lost.

@@ -19,8 +19,6 @@ from volition.learners.monitor import Estimate
 from volition.learners.staged import MOVED
 from volition.validation import FloatArray
 
-#: half-widths of their 95 % interval by which costs must exceed what is believed to be worth a word
-DOUBTFUL = 2.0
 #: answers below which expected costs are hardly more than guessed
 FEWEST_EXPECTED = 50_000
 #: places among which a search begins, and entities that judge them
@@ -110,26 +108,20 @@ class WatchfulLearner(BudgetedLearner):
     def distortion_estimate(self) -> Estimate:
         """Return what the centres have cost, 95 % sure; see `Learner.distortion_estimate`."""
         seen, best = super().distortion_estimate(), self._cheapest
+        if self.tried_:
+            return seen
         if seen.n_answers < 2 and best.seen is not None and best.centers is not None:
             # Perhaps it has gone back to these.
             return best.seen if np.array_equal(best.centers, self.cluster_centers_) else seen
         return seen
 
-    def _doubts(self) -> str | None:
+    def _doubts(self) -> list[str]:
+        found = super()._doubts()
         unasked = self._wanted == "auto" and not self._began_trained
         if self.head_ == "costs" and unasked and self.n_answers_ < FEWEST_EXPECTED:
-            return (
+            found.append(
                 "Costs are negative, so that expected costs are learned, for which "
                 f"{self.n_answers_} answers are few: give {FEWEST_EXPECTED} or more, or, if costs "
                 "have a lower end, add a constant that makes them positive: then thousands suffice."
             )
-        seen, believed = self.distortion_estimate(), self.distortion_
-        if self.head_ != "served" or seen.n_answers < FEWEST_SEEN:
-            return None
-        if believed >= seen.value - DOUBTFUL * (seen.value - seen.low):
-            return None
-        return (
-            f"The centres have cost {seen.value:.4g} ({seen.low:.4g} to {seen.high:.4g}, "
-            f"{seen.n_answers} answers), but the network believes {believed:.4g}: it is to be told "
-            "more."
-        )
+        return found

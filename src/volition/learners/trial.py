@@ -1,0 +1,130 @@
+"""The end of a fit: what do its centres really cost, and does the plain alternative cost less?
+
+A learner believes in its model, and a model can be wrong. So part of the budget is kept. With it
+the plan that was learned is tried, and beside it the plain one: k-means centres, the nearest
+prescribed. The costs of these answers owe nothing to any model.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.stats import norm, t
+from sklearn.cluster import KMeans
+
+from volition.learners.monitor import Estimate
+from volition.population import IntArray
+from volition.problem import Problem
+from volition.validation import FloatArray
+
+#: share of a given budget that is kept for the trial, and questions at most
+SHARE, MOST = 0.1, 4000
+#: questions of the trial where nobody has given a budget
+UNASKED = 2000
+#: budgets below which nothing is kept, and answers below which there is no interval
+SMALLEST, FEWEST = 100, 5
+#: share of the trial that goes to the plain plan
+PLAIN_SHARE = 1 / 3
+#: standard errors by which the plain plan must have cost less to be kept, if the model was right
+#: about its own
+CLEARLY = float(norm.ppf(0.95))
+#: standard errors, and share of the cost, by which belief and observation may differ
+FAR_OFF, FAR_OFF_SHARE = 2.6, 0.01
+LEARNED, PLAIN = "learned", "k-means"
+
+
+class Plan(NamedTuple):
+    """Centres, and which one is prescribed to each entity."""
+
+    name: str
+    centers: FloatArray
+    labels: IntArray
+
+
+class Tried(NamedTuple):
+    """What a plan has cost in the trial."""
+
+    name: str
+    estimate: Estimate
+    error: float  # standard error
+
+
+def reserve(budget: int) -> int:
+    """Return how many questions of a budget are kept for the trial."""
+    return min(MOST, int(SHARE * budget)) if budget >= SMALLEST else 0
+
+
+def plain_plan(X: FloatArray, weight: FloatArray, cost: Any, K: int, seed: int) -> Plan:
+    """Return the plan of somebody who ignores overrides."""
+    here = np.flatnonzero(weight > 0)
+    some = here
+    if len(here) > 20_000:
+        some = np.random.default_rng(seed).choice(here, 20_000, replace=False)
+    Z = cost.embed(X[some]).astype(np.float64)
+    found = KMeans(K, n_init=10, random_state=seed).fit(Z, sample_weight=weight[some])
+    centers = cost.unembed(found.cluster_centers_)
+    return Plan(PLAIN, centers, Problem(X, cost=cost).labels(centers))
+
+
+def estimate(paid: FloatArray, control: FloatArray, mean_control: float) -> tuple[Estimate, float]:
+    """Return the mean cost, and its standard error, helped by something that goes with cost.
+
+    Parameters
+    ----------
+    paid : array of shape (m,)
+        What answers cost; entities were drawn in proportion to their weights.
+    control : array of shape (m,)
+        Something known of the same entities, such as what obeying costs.
+    mean_control : float
+        Its mean over all entities. Who happens to be asked then matters less.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from volition.learners.trial import estimate
+    >>> known = np.arange(10.0)
+    >>> found, error = estimate(2 * known + [0.1, -0.1] * 5, known, 5.0)
+    >>> round(found.value, 1), error < 0.05
+    (10.0, True)
+    """
+    m = len(paid)
+    if m < FEWEST:
+        return Estimate(math.nan, math.nan, math.nan, m), math.nan
+    off = control - control.mean()
+    spread = float(off @ off)
+    slope = float(off @ paid) / spread if spread > 0 else 0.0
+    left = paid - paid.mean() - slope * off
+    value = float(paid.mean()) + slope * (mean_control - float(control.mean()))
+    error = math.sqrt(float(left @ left) / max(1, m - 2) / m)
+    half = float(t.ppf(0.975, max(1, m - 2))) * error
+    return Estimate(value, value - half, value + half, m), error
+
+
+def plain_is_cheaper(believed: float, learned: Tried, plain: Tried) -> bool:
+    """Whether to keep the plain plan, by what both have cost.
+
+    As long as the learned plan costs what the model believes, it takes a clear difference. A model
+    that was wrong about its own plan has no such credit.
+    """
+    if math.isnan(learned.error) or math.isnan(plain.error):
+        return False
+    apart = learned.estimate.value - plain.estimate.value
+    credit = CLEARLY if disagreement(believed, learned) is None else 0.0
+    return apart > credit * math.hypot(learned.error, plain.error)
+
+
+def disagreement(believed: float, tried: Tried) -> str | None:
+    """Return a sentence if what was learned and what was seen differ by more than chance."""
+    seen, error = tried.estimate, tried.error
+    if math.isnan(error):
+        return None
+    off = abs(believed - seen.value)
+    if off <= FAR_OFF * error or off <= FAR_OFF_SHARE * abs(seen.value):
+        return None
+    return (
+        f"The model expects a cost of {believed:.4g}, but {seen.n_answers} answers about the final "
+        f"centres cost {seen.value:.4g} on average ({seen.low:.4g} to {seen.high:.4g}): behaviour "
+        "is not what the model assumes. Go by distortion_estimate(), not by distortion_."
+    )
