@@ -201,7 +201,7 @@ BAD_TOML = {
         (["--log", "answers.csv"], "--log needs --entities FILE and --centers FILE"),
         ([*LOG, "-k", 3, "--columns", "x,y", "--id", "name"], "--clusters 3, but there are 4"),
         ([*LOG, "--columns", "x,y"], "names entity 's"),
-        ([*LOG], "column 'name': 's0' is not a finite number"),
+        ([*LOG], "names entity 's"),  # the columns are those of the centres
         (["--log", "unknown.csv", *LOG[2:], "--columns", "x,y"], "entity '999' at line 3"),
         (["--log", "cluster.csv", *LOG[2:], "--columns", "x,y"], "cluster 7 at line 2"),
         (["--log", "cost.csv", *LOG[2:], "--columns", "x,y"], "cost at line 2 is 5, but entity 0"),

@@ -17,20 +17,22 @@ from rich.table import Table as RichTable
 
 import volition
 from volition.choices import AWAY, STAY, calibration, check_family, coefficients, parameters
-from volition.costs import resolve_cost
+from volition.cli_options import NumberedFrom, SkipUnknown
+from volition.costs import cost_unit_name, resolve_cost
 from volition.learners import ChoiceClustering
+from volition.log_files import read_logged
 from volition.persistence import save_autonomy
 from volition.problem import Problem
+from volition.records import unanswered_note
 from volition.tables import (
     Table,
     check_writable,
     output_folder,
-    read_entities,
-    read_log,
     read_table,
     write_csv,
     write_placement,
 )
+from volition.terminal import make_console
 
 MODEL = "autonomy.safetensors"
 
@@ -40,15 +42,17 @@ def estimate(
         Path,
         typer.Option(
             help="Recorded choices: CSV or Parquet with columns entity, prescribed, realized "
-            "[, cost, timestamp, propensity, layout]."
+            "[, cost, timestamp, propensity, layout]. Clusters are numbers, or names of the "
+            "centres; realized is empty or -1 where no answer came."
         ),
     ],
-    entities: Annotated[Path, typer.Option(help="Table of entities, CSV or Parquet.")],
+    entities: Annotated[Path, typer.Option(help="Table of entities: CSV, Parquet or GeoJSON.")],
     centers: Annotated[
         Path,
         typer.Option(
-            help="Table of the centres while the log was recorded, in order; with a column layout "
-            "if there were several sets of them."
+            help="Table of the centres while the log was recorded. A column cluster says which is "
+            "which (0 to K-1, 1 to K, or names), else rows count in their order; a column name or "
+            "site names them; a column layout (0, 1, ..., the last today's) numbers sets of them."
         ),
     ],
     columns: Annotated[
@@ -71,6 +75,11 @@ def estimate(
             "family of kappa, gamma, zeta and temperature."
         ),
     ] = "auto",
+    tolerance: Annotated[
+        float, typer.Option(help="Share by which the log's costs may be off the geometry's.")
+    ] = 1e-4,
+    numbered_from: NumberedFrom = None,
+    skip_unknown: SkipUnknown = False,
     out: Annotated[
         Path, typer.Option("--out", help="Folder for the results; made if missing.")
     ] = Path("volition-estimate"),
@@ -89,11 +98,9 @@ def estimate(
     check_family(family)
     names = covariates.split(",") if covariates else []
     names = [name.strip() for name in names]
-    layouts, columns = _centers(centers, columns)
-    table = read_entities(entities, columns, weight, id_column, metric)
+    files = read_logged(log, entities, centers, columns, weight, id_column, metric)
+    table, layouts, columns = files.table, files.centers.layouts, ",".join(files.centers.columns)
     Z = read_table(entities, names).values if names else None
-    records, lines, unanswered = read_log(log)
-    ids = [str(i) for i in range(len(table.values))] if table.ids is None else table.ids
     began = perf_counter()
     model = ChoiceClustering(layouts.shape[1], metric=metric, family=family, random_state=seed)
     Y = layouts[0] if len(layouts) == 1 else layouts
@@ -101,10 +108,11 @@ def estimate(
         warnings.simplefilter("always")
         try:
             model.fit_log(
-                table.values, records, Y, sample_weight=table.weight, covariates=Z,
-                entity_ids=ids, lines=lines,
+                table.values, files.log.columns, Y, sample_weight=table.weight, covariates=Z,
+                entity_ids=files.ids, lines=files.log.lines, center_names=files.centers.names,
+                numbered_from=numbered_from, skip_unknown=skip_unknown, tolerance=tolerance,
             )  # fmt: skip
-            worth = model.worth(propensity=records.get("propensity"))
+            worth = model.worth()
         except ValueError as error:
             raise ValueError(f"{log}: {error}") from None
     summary = _summary(model, table, names, log.name, worth, perf_counter() - began, seed)
@@ -113,35 +121,14 @@ def estimate(
     summary["next"] = (
         f"volition fit {entities} --clusters {model.n_clusters} --autonomy {out / MODEL}{told}"
     )
-    summary["unanswered"] = unanswered
+    summary["unanswered"] = files.log.unanswered
     with output_folder(out) as folder:
         _write(model, table, names, worth, summary, folder)
-    console = Console(highlight=False, soft_wrap=True, markup=False)
+    console = make_console()
     console.width = max(console.width, 112)  # the table is of no use cut off
     _print(console, model, worth, summary, out)
-    for sentence in dict.fromkeys(str(w.message) for w in caught):
+    for sentence in dict.fromkeys([*table.notes, *(str(w.message) for w in caught)]):
         console.print(f"Note: {sentence}")
-
-
-def _centers(path: Path, columns: str | None) -> tuple[np.ndarray, str]:
-    """Return sets of centres (L, K, d), and the columns that they are in."""
-    header = read_table(path)
-    shares = ("cluster", "layout", "share_prescribed", "share_realized")
-    named = [name.strip() for name in columns.split(",")] if columns else None
-    names = named or [name for name in header.columns if name not in shares]
-    for name in names:
-        if name not in header.columns:
-            raise ValueError(f"{path} has no column '{name}'; it has {', '.join(header.columns)}.")
-    Y = read_table(path, names).values
-    if "layout" not in header.columns:
-        return Y[None], ",".join(names)
-    numbers = read_table(path, ["layout"]).values[:, 0]
-    sets = [Y[numbers == number] for number in range(int(numbers.max()) + 1)]
-    if len({len(one) for one in sets}) > 1 or 0 in {len(one) for one in sets}:
-        raise ValueError(
-            f"{path}: the column layout must number sets of equally many centres, 0, 1, ..."
-        )
-    return np.array(sets), ",".join(names)
 
 
 def _working(quiet: bool) -> Any:
@@ -173,7 +160,9 @@ def _summary(
         "columns": table.columns,
         "covariates": covariates,
         "n_clusters": model.n_clusters,
+        "center_names": model.center_names_,
         "metric": model.metric,
+        "cost_unit": cost_unit_name(model.metric, table.columns),
         "n_choices": fit.n_choices,
         "stay": list(fit.stay.terms),
         "away": list(fit.away.terms),
@@ -216,7 +205,10 @@ def _write(
         ([t.part, " + ".join(t.terms), _cell(t.held_out), _cell(t.error), t.chosen]
          for t in fit.trials),
     )  # fmt: skip
-    write_placement(folder, table, model.cluster_centers_, model.labels_, model.expected_costs())
+    write_placement(
+        folder, table, model.cluster_centers_, model.labels_, model.expected_costs(),
+        model.center_names_,
+    )  # fmt: skip
     _write_moves(model, table, folder)
     text = json.dumps(_json(summary), indent=2, allow_nan=False)
     (folder / "summary.json").write_text(text + "\n", encoding="utf-8")
@@ -229,12 +221,11 @@ def _write(
     axes = plot_calibration(bins)
     axes[0].figure.suptitle(f"{summary['source']}: {summary['n_choices']} choices")
     axes[0].figure.savefig(folder / "calibration.png", dpi=140)
-    unit = {"haversine": "km", "sqhaversine": "km²"}.get(str(model.metric), "")
-    ax = plot_worth(worth, unit=unit)
+    ax = plot_worth(worth, unit=summary["cost_unit"])
     ax.figure.savefig(folder / "worth.png", dpi=140)
     ax = plot_relocation(
         table.values, model.choices_.layouts[-1], model.cluster_centers_, model.labels_,
-        names=table.columns, geographic="haversine" in metric,
+        names=table.columns, geographic="haversine" in metric, center_names=model.center_names_,
     )  # fmt: skip
     ax.figure.savefig(folder / "map.png", dpi=140)
 
@@ -256,8 +247,8 @@ def _write_moves(model: ChoiceClustering, table: Table, folder: Path) -> None:
         folder / "moves.csv",
         ["cluster", *(f"{name}_today" for name in table.columns), *table.columns,
          "share_realized_today", "share_prescribed", "share_realized"],
-        ([k, *map(float, (*today[k], *Y[k])), *map(_cell, (used[k], prescribed[k], then[k]))]
-         for k in range(K)),
+        ([name, *map(float, (*today[k], *Y[k])), *map(_cell, (used[k], prescribed[k], then[k]))]
+         for k, name in enumerate(model.center_names_ or range(K))),
     )  # fmt: skip
 
 
@@ -290,7 +281,7 @@ def _print(
         f"{summary['n_clusters']} centres; {summary['seconds']:.1f} s."
     )
     if summary["unanswered"]:
-        console.print(f"{summary['unanswered']} rows without a realised cluster were left out.")
+        console.print(unanswered_note(summary["unanswered"]))
     stay = [STAY[term] for term in fit.stay.terms if term != "constant"]
     console.print(f"Whether they obey depends on: {'; '.join(stay) or 'nothing that was offered'}.")
     away = [AWAY[term] for term in fit.away.terms]
@@ -298,7 +289,8 @@ def _print(
     for p in parameters(fit):
         console.print(f"  {p.name} = {p.value:.4g}, between {p.low:.4g} and {p.high:.4g} (95 %)")
     table = RichTable(box=None, pad_edge=False)
-    heads = ("option", "cost per entity", "doubly robust", "rows that count", "saves against today")
+    cost = f"cost per entity ({summary['cost_unit']})"
+    heads = ("option", cost, "doubly robust", "rows that count", "saves against today")
     for name in heads:
         table.add_column(name, justify="left" if name == "option" else "right", no_wrap=True)
     today = worth[0].direct.value
