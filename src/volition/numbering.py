@@ -25,7 +25,7 @@ IntArray = NDArray[np.int64]
 COMPARED = 20_000
 #: how unlikely an advantage must be, if prescriptions have nothing to do with where entities are,
 #: before a log is refused; and before its numbering is taken for granted
-REFUSED, TRUSTED = 1e-4, 1e-2
+REFUSED, TRUSTED = 1e-4, 1e-3
 
 
 class Clusters(NamedTuple):
@@ -230,15 +230,15 @@ def _compared(
 ) -> tuple[bool, bool, tuple[float, float]]:
     """Return whether the other numbering is clearly better, this one is, and both median costs.
 
-    Ranks of centres by nearness are compared, less each centre's mean rank. If prescriptions do
-    not depend on where entities are, the expected difference is nought whatever the centres; no
-    far entity and no far centre can outweigh the rest.
+    How near a centre is counts by its rank: nearest, second, or farther; less each centre's mean.
+    If prescriptions do not depend on where entities are, the expected difference is then nought
+    whatever the centres, and no far entity and no far centre can outweigh the rest.
     """
     m = len(prescribed)
     rows = np.arange(m) if m <= COMPARED else np.linspace(0, m - 1, COMPARED).astype(np.int64)
     D = logged.to_all(rows)
     each, j, k = np.arange(len(rows)), prescribed[rows], realized[rows]
-    rank = D.argsort(1).argsort(1).astype(np.float64)
+    rank = np.minimum(D.argsort(1).argsort(1), 2).astype(np.float64)
     rank -= rank.mean(0)
     here, there = ((rank[each, j - b] + rank[each, k - b]) / 2 for b in (first, 1 - first))
     gain = here - there

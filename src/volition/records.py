@@ -364,9 +364,9 @@ def _certain(
     if (times > 1).any():
         entity = int(who[1, int((times > 1).argmax())])
         raise ValueError(
-            f"The log's propensity is 1 everywhere, but {int((times > 1).sum())} entities (number "
-            f"{entity} is the first) were prescribed different clusters; 1 means that nothing else "
-            "could have been prescribed, so give the true probabilities, or leave the column out."
+            f"The log's propensity is 1 everywhere, but entity {entity} was prescribed different "
+            f"clusters ({int((times > 1).sum())} in all were); 1 means that nothing else could "
+            "have been prescribed, so give the true probabilities, or leave the column out."
         )
     if len(np.unique(prescribed == nearest)) > 1:
         return (
