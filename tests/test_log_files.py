@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -19,6 +20,17 @@ CENTERS = np.array([[0.0, 0.0], [3.0, 3.0], [6.0, 6.0]])
 def write(path, header, rows):
     with open(path, "w", newline="", encoding="utf-8") as stream:
         csv.writer(stream).writerows([header, *rows])
+
+
+@pytest.fixture
+def command(command, tmp_path):
+    """Run a command; what it wrote before is gone."""
+
+    def call(*words):
+        shutil.rmtree(tmp_path / "r", ignore_errors=True)
+        return command(*words)
+
+    return call
 
 
 @pytest.fixture

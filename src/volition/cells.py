@@ -144,11 +144,12 @@ def _read_parquet(path: Path) -> Cells:
     except ImportError:
         raise ValueError(f"Reading {path} needs pyarrow: pip install 'volition[io]'.") from None
     try:
-        table = pyarrow.parquet.read_table(path)
-        header = list(table.column_names)
-        columns = (
-            {} if len(set(header)) < len(header) else {n: table[n].to_pylist() for n in header}
-        )
+        with pyarrow.parquet.ParquetFile(path) as file:
+            header = list(file.schema_arrow.names)
+            if len(set(header)) < len(header):
+                return Cells(header, {}, [], "row", {})  # refused by whoever called
+            table = file.read()
+        columns = {name: table[name].to_pylist() for name in header}
     except (pyarrow.ArrowException, OSError, ValueError) as error:
         raise ValueError(f"{path} cannot be read as Parquet: {_one_line(error)}.") from None
     kinds = {field.name: _odd_kind(field.type, pyarrow.types) for field in table.schema}

@@ -289,8 +289,8 @@ def _print(
     for p in parameters(fit):
         console.print(f"  {p.name} = {p.value:.4g}, between {p.low:.4g} and {p.high:.4g} (95 %)")
     table = RichTable(box=None, pad_edge=False)
-    cost = f"cost per entity ({summary['cost_unit']})"
-    heads = ("option", cost, "doubly robust", "rows that count", "saves against today")
+    console.print(f"Costs are in {summary['cost_unit']}.")
+    heads = ("option", "cost per entity", "doubly robust", "rows that count", "saves against today")
     for name in heads:
         table.add_column(name, justify="left" if name == "option" else "right", no_wrap=True)
     today = worth[0].direct.value

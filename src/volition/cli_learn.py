@@ -27,6 +27,7 @@ from volition.datasets import load_four_groups, make_city
 from volition.estimators import AutonomyAwareClustering
 from volition.learners import ADENClustering, ChoiceClustering, Learner, TabularClustering
 from volition.log_files import read_logged
+from volition.messages import printable
 from volition.metrics import distortion
 from volition.population import LoggedPopulation, SimulatedPopulation
 from volition.records import unanswered_note
@@ -539,7 +540,8 @@ def _write(model: AnyLearner, source: Source, summary: dict[str, Any], folder: P
     from volition.plotting import plot_change, plot_learning
 
     ax = plot_learning(model, optimum=summary.get("optimum_for_known_p"))
-    ax.set_ylabel(f"cost per entity ({summary['cost_unit']})")
+    unit = printable(summary["cost_unit"])
+    ax.set_ylabel(f"cost per entity ({unit})", parse_math=False)
     ax.set_title(f"{source.name}: {model.n_clusters} centres, {summary['n_answers']} answers")
     ax.figure.savefig(folder / "learning.png", dpi=140)
     for number, change in enumerate(model.changes_, start=1):
