@@ -82,6 +82,18 @@ def test_learning_from_costs_alone(run, files, tmp_path):
     assert "res/summary.json is not a file saved by volition" in err
 
 
+def test_learning_from_choices(run, files, tmp_path):
+    words = ("--population", "sim.toml", "-k", 4, "--learner", "choice", "--out", "res")
+    code, out, err = run(*words, "--interactions", 1500)
+    assert code == 0, err
+    assert set(os.listdir(tmp_path / "res")) == RESULTS
+    summary = json.loads((tmp_path / "res" / "summary.json").read_text())
+    assert summary["learner"] == "ChoiceClustering"
+    assert summary["estimate"] == "choices"
+    assert summary["gap_percent"] < 3
+    assert "cost per entity (squared units of x, y)" in out
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
