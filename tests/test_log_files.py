@@ -275,6 +275,12 @@ def test_a_log_with_all_numbers_from_one_is_asked_about(command, files):
     assert command(*ESTIMATE, "--numbered-from", 1)[0] == 0
 
 
+def test_the_first_number_is_nought_or_one(command, files):
+    code, _, err = command(*ESTIMATE, "--numbered-from", 2)
+    assert code == 2
+    assert err == "volition: log.csv: numbered_from must be 0 or 1, got 2.\n"
+
+
 def test_costs_tell_the_numbering(command, files):
     folder, X, log = files
     cost = [((X[i] - CENTERS[k]) ** 2).sum() for i, _, k in log]

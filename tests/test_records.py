@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from volition import ChoiceClustering, LoggedPopulation, load_model, save_model
+from volition.learners import Change
 from volition.learners.choice import read_log
+from volition.plotting import plot_change, plot_relocation
 
 
 def make_log(seed, policy, gone, n=None, m=None):
@@ -288,3 +290,16 @@ def test_odd_columns(change, says):
     log = {"entity": [0, 1], "prescribed": [0, 1], "realized": [1, 1]}
     with pytest.raises(ValueError, match=says):
         LoggedPopulation({**log, **change}, X3, Y2)
+
+
+def test_pictures_carry_the_names():
+    tables = [[90, 10], [10, 90]], [[30, 20], [20, 30]]
+    change = Change(5500, 5000, "how often entities obey", 0.9, 0.6, 1e-9, *tables)
+    names = ["mall", "$x_{$"]
+    figure = plot_change(change, center_names=names)
+    assert [label.get_text() for label in figure.axes[2].get_xticklabels()] == names
+    figure.canvas.draw()
+    X = np.random.default_rng(0).random((20, 2))
+    ax = plot_relocation(X, X[:2], X[2:4], np.arange(20) % 2, center_names=names)
+    assert {"mall", "$x_{$"} <= {text.get_text() for text in ax.texts}
+    ax.figure.canvas.draw()

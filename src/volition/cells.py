@@ -43,7 +43,7 @@ class Cells(NamedTuple):
 
 
 def read_cells(path: Path) -> Cells:
-    """Read all cells of a file, of the kind that its name says.
+    r"""Read all cells of a file, of the kind that its name says.
 
     Parameters
     ----------
@@ -55,6 +55,17 @@ def read_cells(path: Path) -> Cells:
     Returns
     -------
     Cells
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from volition.cells import read_cells
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "sensors.csv"
+    ...     _ = path.write_text("name;x\na;1\nb;2\n")
+    ...     read_cells(path).columns["name"]
+    ('a', 'b')
     """
     suffix = path.suffix.lower()
     if not path.exists():

@@ -545,7 +545,8 @@ def _write(model: AnyLearner, source: Source, summary: dict[str, Any], folder: P
     ax.set_title(f"{source.name}: {model.n_clusters} centres, {summary['n_answers']} answers")
     ax.figure.savefig(folder / "learning.png", dpi=140)
     for number, change in enumerate(model.changes_, start=1):
-        plot_change(change).savefig(folder / f"change-{number}.png", dpi=140)
+        figure = plot_change(change, center_names=source.center_names)
+        figure.savefig(folder / f"change-{number}.png", dpi=140)
 
 
 def _print(console: Console, model: AnyLearner, summary: dict[str, Any], out: Path) -> None:

@@ -9,8 +9,6 @@ import typer
 NumberedFrom = Annotated[
     int | None,
     typer.Option(
-        min=0,
-        max=1,
         help="First number of the clusters in the log, 0 or 1. Default: as in the column cluster "
         "of --centers, else 0; a log that looks otherwise is refused until this is said.",
     ),

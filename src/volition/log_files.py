@@ -45,7 +45,7 @@ class LoggedFiles(NamedTuple):
 
 
 def read_centers(path: Path, columns: str | None = None) -> Centers:
-    """Read sets of centres, each in the order of its clusters.
+    r"""Read sets of centres, each in the order of its clusters.
 
     Parameters
     ----------
@@ -59,6 +59,17 @@ def read_centers(path: Path, columns: str | None = None) -> Centers:
     Returns
     -------
     Centers
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from volition.log_files import read_centers
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "today.csv"
+    ...     _ = path.write_text("cluster,x\nport,8\nmall,0\n")
+    ...     read_centers(path).names
+    ['mall', 'port']
     """
     cells = read_cells(path)
     given = [name.strip() for name in columns.split(",")] if columns else None

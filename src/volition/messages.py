@@ -97,9 +97,18 @@ def a_few(names: Iterable[Any], most: int = MOST) -> str:
     '0, 1, 2, ... (20 in all)'
     """
     names = list(names)
-    shown = [printable(_cut(str(name)), "") for name in islice(names, most)]
+    shown = [cut(name) for name in islice(names, most)]
     return ", ".join([*shown, f"... ({len(names)} in all)"] if len(names) > most else shown)
 
 
-def _cut(name: str) -> str:
-    return name if len(name) <= LONGEST else f"{name[:LONGEST]}..."
+def cut(name: Any, longest: int = LONGEST) -> str:
+    """Return a name as lists and pictures show it: on one line, and cut if long.
+
+    Examples
+    --------
+    >>> from volition.messages import cut
+    >>> cut("the harbour", 7)
+    'the har...'
+    """
+    text = str(name)
+    return printable(text if len(text) <= longest else f"{text[:longest]}...", "")

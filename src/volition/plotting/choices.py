@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from volition.choices import CalibrationBin, Worth
-from volition.messages import shortened
+from volition.messages import cut
 from volition.plotting.clustering import cluster_colors, clustering_info
 from volition.plotting.learning import _axes
 from volition.plotting.phase import BLUE, GREY, ORANGE
@@ -163,9 +163,9 @@ def plot_relocation(
     for number, (start, end) in enumerate(zip(old, new, strict=True)):
         way = {"arrowstyle": "-", "color": GREY, "linewidth": 1.2}
         ax.annotate("", end, start, arrowprops=way)
-        name = str(number) if center_names is None else shortened(str(center_names[number]), 24)
+        name = str(number) if center_names is None else cut(center_names[number], 24)
         ax.annotate(
-            name.strip("'"), end, xytext=(5, 5), textcoords="offset points", fontsize=7,
+            name, end, xytext=(5, 5), textcoords="offset points", fontsize=7,
             parse_math=False,
         )  # fmt: skip
     ax.scatter(*old.T, s=45, marker="o", c="white", edgecolors="black", zorder=3, label="today")
