@@ -231,7 +231,7 @@ def _within_radius(town: Town, Y: Array) -> Array:
     """Obey what is near enough for them, else go to the nearest."""
     D, K = squared(town.X, Y), town.n_clusters
     nearest = np.eye(K)[D.argmin(1)][:, None]
-    far = (D > town.traits["radius"][:, None])[..., None]
+    far = (town.traits["radius"][:, None] < D)[..., None]
     go = np.where(far, 0.95, 0.1)
     return (1 - go) * np.eye(K) + go * nearest
 

@@ -82,6 +82,18 @@ def test_learning_from_costs_alone(run, files, tmp_path):
     assert "res/summary.json is not a file saved by volition" in err
 
 
+def test_learning_from_choices(run, files, tmp_path):
+    words = ("--population", "sim.toml", "-k", 4, "--learner", "choice", "--out", "res")
+    code, out, err = run(*words, "--interactions", 1500)
+    assert code == 0, err
+    assert set(os.listdir(tmp_path / "res")) == RESULTS
+    summary = json.loads((tmp_path / "res" / "summary.json").read_text())
+    assert summary["learner"] == "ChoiceClustering"
+    assert summary["estimate"] == "choices"
+    assert summary["gap_percent"] < 3
+    assert "cost per entity (squared units of x, y)" in out
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -201,7 +213,7 @@ BAD_TOML = {
         (["--log", "answers.csv"], "--log needs --entities FILE and --centers FILE"),
         ([*LOG, "-k", 3, "--columns", "x,y", "--id", "name"], "--clusters 3, but there are 4"),
         ([*LOG, "--columns", "x,y"], "names entity 's"),
-        ([*LOG], "column 'name': 's0' is not a finite number"),
+        ([*LOG], "names entity 's"),  # the columns are those of the centres
         (["--log", "unknown.csv", *LOG[2:], "--columns", "x,y"], "entity '999' at line 3"),
         (["--log", "cluster.csv", *LOG[2:], "--columns", "x,y"], "cluster 7 at line 2"),
         (["--log", "cost.csv", *LOG[2:], "--columns", "x,y"], "cost at line 2 is 5, but entity 0"),

@@ -273,10 +273,11 @@ def test_a_logs_state_covers_used_answers():
     [
         ({"entity": [0, 7, 0, 2]}, "names entity 7 at row 1"),
         ({"prescribed": [0, 2, 0, 1]}, "prescribed cluster 2 at row 1; clusters are numbered 0 to"),
-        ({"realized": [0, 0, -1, 1]}, "realized cluster -1 at row 2"),
+        ({"realized": [0, 0, -2, 1]}, "realized cluster -2 at row 2"),
+        ({"prescribed": [0, 1, -1, 1]}, "prescribed cluster -1 at row 2"),
         ({"realized": [0, 0.5, 1, 1]}, "realized cluster 0.5 at row 1"),
         ({"cost": [0.0, 81.0, 60.0, 16.0]}, "cost at row 2 is 60, but entity 0 is 64 from"),
-        ({"cost": [0.0, np.nan, 64.0, 16.0]}, "cost contains NaN at row 1"),
+        ({"cost": [0.0, np.nan, 64.0, 16.0]}, "cost at row 1 is NaN"),
         ({"timestamp": [1, 3, 2, 5]}, r"timestamp at row 2 \(2\) is before"),
         ({"entity": [0, 1]}, "differ in length"),
     ],

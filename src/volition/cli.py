@@ -21,9 +21,10 @@ from volition.choices import ChoiceAutonomy
 from volition.cli_estimate import estimate
 from volition.cli_learn import learn
 from volition.cli_reproduce import reproduce
-from volition.costs import METRICS, resolve_cost
+from volition.costs import METRICS, cost_unit_name, resolve_cost
 from volition.datasets import load_four_groups
 from volition.estimators import AutonomyAwareClustering
+from volition.messages import printable
 from volition.metrics import distortion
 from volition.persistence import read_autonomy, save_model
 from volition.problem import Problem
@@ -37,6 +38,7 @@ from volition.tables import (
     read_table,
     write_csv,
 )
+from volition.terminal import make_console
 
 app = typer.Typer(
     add_completion=False,
@@ -86,7 +88,10 @@ def demo(
     _run(model, table, out, quiet, source="the four groups of the paper's figure 1")
 
 
-File = Annotated[Path, typer.Argument(help="Table of entities: CSV with a header, or Parquet.")]
+File = Annotated[
+    Path,
+    typer.Argument(help="Table of entities: CSV with a header, Parquet, or points in GeoJSON."),
+]
 Columns = Annotated[
     str | None,
     typer.Option(help="Columns with the entities' coordinates, as a,b,c. Default: all."),
@@ -202,7 +207,7 @@ def phase(
     check_writable(out)
     chosen, columns = _autonomy(kappa, gamma, zeta, temperature, autonomy, file, columns, metric)
     table = read_entities(file, columns, weight, None, metric)
-    console = Console(highlight=False, soft_wrap=True, markup=False)
+    console = make_console()
     shown = Console(stderr=True) if not quiet and sys.stderr.isatty() else Console(quiet=True)
     began = perf_counter()
     with shown.status("annealing") as status:
@@ -245,9 +250,12 @@ def phase(
                 )
     console.print(
         f"{summary['n_entities']} entities ({', '.join(table.columns)}), {summary['autonomy']}; "
-        f"{summary['seconds']:.1f} s. The most persistent numbers of clusters:"
+        f"{summary['seconds']:.1f} s. The most persistent numbers of clusters (beta is one over a "
+        f"cost, in {cost_unit_name(metric, table.columns)}):"
     )
     console.print(str(suggestion))
+    for note in table.notes:
+        console.print(f"Note: {note}")
     console.print(f"Results in {out}/: {', '.join(files)}")
 
 
@@ -319,7 +327,7 @@ def _autonomy(
 
 def _run(model: AutonomyAwareClustering, table: Table, out: Path, quiet: bool, source: str) -> None:
     X, weight = table.values, table.weight
-    console = Console(highlight=False, soft_wrap=True, markup=False)
+    console = make_console()
     if not quiet and sys.stdout.isatty():
         from sklearn.callback import ProgressBar
 
@@ -349,6 +357,8 @@ def _run(model: AutonomyAwareClustering, table: Table, out: Path, quiet: bool, s
     with output_folder(out) as folder:
         _write_results(model, ignoring, table, summary, folder)
     _print(console, summary, out)
+    for note in table.notes:
+        console.print(f"Note: {note}")
     for message in dict.fromkeys(str(w.message) for w in caught):
         console.print(f"Warning: {message}")
 
@@ -425,7 +435,12 @@ def _write_results(
     save_model(model, folder / "model.safetensors")
     del model.feature_names_in_  # the arrays plotted below have no names
     figure = _plotting().plot_comparison(
-        model, ignoring, X, sample_weight=table.weight, caption=f"{summary['autonomy']}, K = {K}"
+        model,
+        ignoring,
+        X,
+        sample_weight=table.weight,
+        caption=f"{summary['autonomy']}, K = {K}; distortion in "
+        f"{cost_unit_name(model.metric, table.columns)}",
     )
     for ax in figure.axes:
         names = table.columns if "haversine" not in model.metric else table.columns[::-1]
@@ -437,7 +452,8 @@ def _write_results(
 
 
 def _print(console: Console, summary: dict[str, Any], out: Path) -> None:
-    unit = {"haversine": " (km)", "sqhaversine": " (km²)"}.get(summary["metric"], "")
+    unit = cost_unit_name(summary["metric"], summary["columns"])
+    unit = f" ({unit})" if unit else ""
     console.print(
         f"{summary['n_entities']} entities ({', '.join(summary['columns'])}), "
         f"{summary['n_clusters']} centres, {summary['autonomy']}; "
@@ -475,5 +491,5 @@ def main() -> None:
         app()
     except (ValueError, OSError) as error:
         message = " ".join(str(error).split())
-        print(f"volition: {message}", file=sys.stderr)
+        print(f"volition: {printable(message)}", file=sys.stderr)
         raise SystemExit(2) from None

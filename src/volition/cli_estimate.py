@@ -19,21 +19,25 @@ import volition
 from volition.choices import AWAY, STAY, calibration, check_family, coefficients, parameters
 from volition.choices.decision import NEAREST
 from volition.choices.off_policy import cautions as weight_cautions
+from volition.choices.overrides import override_rates
 from volition.choices.worth import GUESS, IGNORED, MODEL, SEEN
-from volition.costs import resolve_cost
+from volition.cli_options import NumberedFrom, SkipUnknown
+from volition.costs import cost_unit_name, resolve_cost
 from volition.learners import ChoiceClustering
+from volition.log_files import read_logged
+from volition.messages import shortened
 from volition.persistence import save_autonomy
 from volition.problem import Problem
+from volition.records import unanswered_note
 from volition.tables import (
     Table,
     check_writable,
     output_folder,
-    read_entities,
-    read_log,
     read_table,
     write_csv,
     write_placement,
 )
+from volition.terminal import make_console
 
 AUTONOMY = "autonomy.safetensors"
 #: what an estimate rests on, for people
@@ -45,15 +49,17 @@ def estimate(
         Path,
         typer.Option(
             help="Recorded choices: CSV or Parquet with columns entity, prescribed, realized "
-            "[, cost, timestamp, propensity, layout]."
+            "[, cost, timestamp, propensity, layout]. Clusters are numbers, or names of the "
+            "centres; realized is empty or -1 where no answer came."
         ),
     ],
-    entities: Annotated[Path, typer.Option(help="Table of entities, CSV or Parquet.")],
+    entities: Annotated[Path, typer.Option(help="Table of entities: CSV, Parquet or GeoJSON.")],
     centers: Annotated[
         Path,
         typer.Option(
-            help="Table of the centres while the log was recorded, in order; with a column layout "
-            "if there were several sets of them."
+            help="Table of the centres while the log was recorded. A column cluster says which is "
+            "which (0 to K-1, 1 to K, or names), else rows count in their order; a column name or "
+            "site names them; a column layout (0, 1, ..., the last today's) numbers sets of them."
         ),
     ],
     columns: Annotated[
@@ -76,6 +82,18 @@ def estimate(
             "family of kappa, gamma, zeta and temperature."
         ),
     ] = "auto",
+    tolerance: Annotated[
+        float, typer.Option(help="Share by which the log's costs may be off the geometry's.")
+    ] = 1e-4,
+    numbered_from: NumberedFrom = None,
+    skip_unknown: SkipUnknown = False,
+    region: Annotated[
+        str | None,
+        typer.Option(
+            help="Where centres may stand: lowest then highest coordinates, as x1,y1,x2,y2. "
+            "Default: the box of the entities and of the centres in the log."
+        ),
+    ] = None,
     out: Annotated[
         Path, typer.Option("--out", help="Folder for the results; made if missing.")
     ] = Path("volition-estimate"),
@@ -96,11 +114,9 @@ def estimate(
     check_family(family)
     names = covariates.split(",") if covariates else []
     names = [name.strip() for name in names]
-    layouts, columns = _centers(centers, columns)
-    table = read_entities(entities, columns, weight, id_column, metric)
+    files = read_logged(log, entities, centers, columns, weight, id_column, metric)
+    table, layouts, columns = files.table, files.centers.layouts, ",".join(files.centers.columns)
     Z = read_table(entities, names).values if names else None
-    records, lines, unanswered = read_log(log)
-    ids = [str(i) for i in range(len(table.values))] if table.ids is None else table.ids
     began = perf_counter()
     model = ChoiceClustering(layouts.shape[1], metric=metric, family=family, random_state=seed)
     Y = layouts[0] if len(layouts) == 1 else layouts
@@ -108,10 +124,12 @@ def estimate(
         warnings.simplefilter("always")
         try:
             model.fit_log(
-                table.values, records, Y, sample_weight=table.weight, covariates=Z,
-                entity_ids=ids, lines=lines,
+                table.values, files.log.columns, Y, sample_weight=table.weight, covariates=Z,
+                entity_ids=files.ids, lines=files.log.lines, center_names=files.centers.names,
+                numbered_from=numbered_from, skip_unknown=skip_unknown, tolerance=tolerance,
+                region=_region(region, layouts.shape[2]),
             )  # fmt: skip
-            worth = model.worth(propensity=records.get("propensity"))
+            worth = model.worth()
         except ValueError as error:
             raise ValueError(f"{log}: {error}") from None
     summary = _summary(model, table, names, log.name, worth, perf_counter() - began, seed)
@@ -120,35 +138,34 @@ def estimate(
     summary["next"] = (
         f"volition fit {entities} --clusters {model.n_clusters} --autonomy {out / AUTONOMY}{told}"
     )
-    summary["unanswered"] = unanswered
+    summary["unanswered"] = files.log.unanswered
+    centers_named = () if model.center_names_ is None else model.center_names_
+    cost = resolve_cost(metric)
+    rates = override_rates(table.values, model.choices_, cost, Z, names, centers_named)
+    summary["overrides"] = str(rates)
     with output_folder(out) as folder:
         _write(model, table, names, worth, summary, folder)
-    console = Console(highlight=False, soft_wrap=True, markup=False)
+    console = make_console()
     console.width = max(console.width, 112)  # the table is of no use cut off
     _print(console, model, worth, summary, out)
-    for sentence in dict.fromkeys(str(w.message) for w in caught):
+    for sentence in dict.fromkeys([*table.notes, *(str(w.message) for w in caught)]):
         console.print(f"Note: {sentence}")
 
 
-def _centers(path: Path, columns: str | None) -> tuple[np.ndarray, str]:
-    """Return sets of centres (L, K, d), and the columns that they are in."""
-    header = read_table(path)
-    shares = ("cluster", "layout", "share_prescribed", "share_realized")
-    named = [name.strip() for name in columns.split(",")] if columns else None
-    names = named or [name for name in header.columns if name not in shares]
-    for name in names:
-        if name not in header.columns:
-            raise ValueError(f"{path} has no column '{name}'; it has {', '.join(header.columns)}.")
-    Y = read_table(path, names).values
-    if "layout" not in header.columns:
-        return Y[None], ",".join(names)
-    numbers = read_table(path, ["layout"]).values[:, 0]
-    sets = [Y[numbers == number] for number in range(int(numbers.max()) + 1)]
-    if len({len(one) for one in sets}) > 1 or 0 in {len(one) for one in sets}:
+def _region(text: str | None, d: int) -> Any:
+    """Return the lowest and the highest coordinates, (2, d)."""
+    if text is None:
+        return None
+    try:
+        numbers = np.array([float(cell) for cell in text.split(",")])
+    except ValueError:
+        numbers = np.empty(0)
+    if len(numbers) != 2 * d:
         raise ValueError(
-            f"{path}: the column layout must number sets of equally many centres, 0, 1, ..."
+            f"--region must be {2 * d} numbers, the lowest coordinates and then the highest, as "
+            f"a,b,...; got {shortened(text)}."
         )
-    return np.array(sets), ",".join(names)
+    return numbers.reshape(2, d)
 
 
 def _working(quiet: bool) -> Any:
@@ -180,7 +197,9 @@ def _summary(
         "columns": table.columns,
         "covariates": covariates,
         "n_clusters": model.n_clusters,
+        "center_names": model.center_names_,
         "metric": model.metric,
+        "cost_unit": cost_unit_name(model.metric, table.columns),
         "n_choices": fit.n_choices,
         "stay": list(fit.stay.terms),
         "away": list(fit.away.terms),
@@ -226,7 +245,10 @@ def _write(
         ([t.part, " + ".join(t.terms), _cell(t.held_out), _cell(t.error), t.chosen]
          for t in fit.trials),
     )  # fmt: skip
-    write_placement(folder, table, model.cluster_centers_, model.labels_, model.expected_costs())
+    write_placement(
+        folder, table, model.cluster_centers_, model.labels_, model.expected_costs(),
+        model.center_names_,
+    )  # fmt: skip
     _write_moves(model, table, folder)
     text = json.dumps(_json(summary), indent=2, allow_nan=False)
     (folder / "summary.json").write_text(text + "\n", encoding="utf-8")
@@ -239,12 +261,11 @@ def _write(
     axes = plot_calibration(bins)
     axes[0].figure.suptitle(f"{summary['source']}: {summary['n_choices']} choices")
     axes[0].figure.savefig(folder / "calibration.png", dpi=140)
-    unit = {"haversine": "km", "sqhaversine": "km²"}.get(str(model.metric), "")
-    ax = plot_worth(worth, unit=unit)
+    ax = plot_worth(worth, unit=summary["cost_unit"])
     ax.figure.savefig(folder / "worth.png", dpi=140)
     ax = plot_relocation(
         table.values, model.choices_.layouts[-1], model.cluster_centers_, model.labels_,
-        names=table.columns, geographic="haversine" in metric,
+        names=table.columns, geographic="haversine" in metric, center_names=model.center_names_,
     )  # fmt: skip
     ax.figure.savefig(folder / "map.png", dpi=140)
 
@@ -266,8 +287,8 @@ def _write_moves(model: ChoiceClustering, table: Table, folder: Path) -> None:
         folder / "moves.csv",
         ["cluster", *(f"{name}_today" for name in table.columns), *table.columns,
          "share_realized_today", "share_prescribed", "share_realized"],
-        ([k, *map(float, (*today[k], *Y[k])), *map(_cell, (used[k], prescribed[k], then[k]))]
-         for k in range(K)),
+        ([name, *map(float, (*today[k], *Y[k])), *map(_cell, (used[k], prescribed[k], then[k]))]
+         for k, name in enumerate(model.center_names_ or range(K))),
     )  # fmt: skip
 
 
@@ -300,13 +321,15 @@ def _print(
         f"{summary['n_clusters']} centres; {summary['seconds']:.1f} s."
     )
     if summary["unanswered"]:
-        console.print(f"{summary['unanswered']} rows without a realised cluster were left out.")
+        console.print(unanswered_note(summary["unanswered"]))
     stay = [STAY[term] for term in fit.stay.terms if term != "constant"]
     console.print(f"Whether they obey depends on: {'; '.join(stay) or 'nothing that was offered'}.")
     away = [AWAY[term] for term in fit.away.terms]
     console.print(f"Where they go if not depends on: {'; '.join(away) or 'nothing, any will do'}.")
+    console.print(summary["overrides"])
     for p in parameters(fit):
         console.print(f"  {p.name} = {p.value:.4g}, between {p.low:.4g} and {p.high:.4g} (95 %)")
+    console.print(f"Costs are in {summary['cost_unit']}.")
     _print_plans(console, model, worth)
     console.print(str(model.reach()))
     files = (

@@ -21,22 +21,26 @@ from rich.table import Table as RichTable
 
 import volition
 from volition.autonomy import Autonomy, DistanceAutonomy, FixedAutonomy, Passive
+from volition.cli_options import NumberedFrom, SkipUnknown
+from volition.costs import cost_unit_name
 from volition.datasets import load_four_groups, make_city
 from volition.estimators import AutonomyAwareClustering
 from volition.learners import ADENClustering, ChoiceClustering, Learner, TabularClustering
+from volition.log_files import read_logged
+from volition.messages import printable
 from volition.metrics import distortion
 from volition.population import LoggedPopulation, SimulatedPopulation
+from volition.records import unanswered_note
 from volition.tables import (
     Table,
     check_writable,
     output_folder,
     read_entities,
-    read_log,
     read_matrix,
-    read_table,
     write_csv,
     write_placement,
 )
+from volition.terminal import make_console
 
 STATE = "state.safetensors"
 SHAPE = ("kappa", "gamma", "zeta", "temperature")
@@ -54,6 +58,9 @@ class Source:
     n_clusters: int | None = None
     #: known models by the interaction from which on they hold; empty for a log
     models: dict[int, Autonomy] = field(default_factory=dict)
+    #: what the user should know about the files
+    notes: list[str] = field(default_factory=list)
+    center_names: list[str] | None = None
 
 
 def learn(
@@ -65,21 +72,27 @@ def learn(
         Path | None,
         typer.Option(
             help="Recorded answers: CSV or Parquet with columns entity, prescribed, realized "
-            "[, cost, timestamp]. Needs --entities and --centers."
+            "[, cost, timestamp]. Clusters are numbers, or names of the centres; realized is empty "
+            "or -1 where no answer came. Needs --entities and --centers."
         ),
     ] = None,
     clusters: Annotated[
         int | None, typer.Option("--clusters", "-k", help="Number of centres K.")
     ] = None,
     entities: Annotated[
-        Path | None, typer.Option(help="With --log: table of entities, CSV or Parquet.")
+        Path | None, typer.Option(help="With --log: table of entities: CSV, Parquet or GeoJSON.")
     ] = None,
     centers: Annotated[
         Path | None,
-        typer.Option(help="With --log: table of the centres while it was recorded, in order."),
+        typer.Option(
+            help="With --log: table of the centres while it was recorded. A column cluster says "
+            "which is which (0 to K-1, 1 to K, or names), else rows count in their order; a column "
+            "name or site names them."
+        ),
     ] = None,
     columns: Annotated[
-        str | None, typer.Option(help="With --log: coordinates, as a,b,c. Default: all.")
+        str | None,
+        typer.Option(help="With --log: coordinates, as a,b,c. Default: the columns of --centers."),
     ] = None,
     id_column: Annotated[
         str | None,
@@ -89,6 +102,8 @@ def learn(
     tolerance: Annotated[
         float, typer.Option(help="With --log: share by which its costs may be off the geometry's.")
     ] = 1e-4,
+    numbered_from: NumberedFrom = None,
+    skip_unknown: SkipUnknown = False,
     learner: Annotated[
         str,
         typer.Option(
@@ -153,13 +168,18 @@ def learn(
     if network is not None and learner != "aden":
         raise ValueError("--network belongs to --learner aden.")
     if log is not None:
-        source = _logged(log, entities, centers, columns, id_column, metric, tolerance)
+        source = _logged(
+            log, entities, centers, columns, id_column, metric,
+            tolerance=tolerance, numbered_from=numbered_from, skip_unknown=skip_unknown,
+        )  # fmt: skip
     else:
         given = {
             "--entities": entities,
             "--centers": centers,
             "--columns": columns,
             "--id": id_column,
+            "--numbered-from": numbered_from,
+            "--skip-unknown": skip_unknown or None,
         }
         for name, value in given.items():
             if value is not None:
@@ -174,7 +194,7 @@ def learn(
     model = _learner(learner, K, source, interactions, tol, seed, network, options)
     if resume and not (out / STATE).is_file():
         raise ValueError(f"There is no {out / STATE} to resume from.")
-    console = Console(highlight=False, soft_wrap=True, markup=False)
+    console = make_console()
     if learner == "tabular":
         _note_assumption(console, source)
     began = perf_counter()
@@ -203,8 +223,8 @@ def learn(
     with output_folder(out) as folder:
         _write(model, source, summary, folder)
     _print(console, model, summary, out)
-    for warning in caught:
-        console.print(f"Note: {warning.message}")
+    for note in dict.fromkeys([*source.notes, *(str(warning.message) for warning in caught)]):
+        console.print(f"Note: {note}")
     if failure is not None:
         raise ValueError(f"{failure} Results so far are in {out}/.")
 
@@ -296,7 +316,8 @@ def read_population(path: Path, seed: int) -> Source:
     sizes = {m.n_clusters for m in models.values() if isinstance(m, FixedAutonomy)}
     if len(sizes) > 1:
         raise ValueError(f"{path}: the autonomy matrices differ in size: {sorted(sizes)}.")
-    return Source(population, table, metric, path.name, sizes.pop() if sizes else None, models)
+    K = sizes.pop() if sizes else None
+    return Source(population, table, metric, path.name, K, models, notes=table.notes)
 
 
 def _known(table: Any, allowed: set[str], path: Path, where: str) -> None:
@@ -355,33 +376,34 @@ def _logged(
     columns: str | None,
     id_column: str | None,
     metric: str,
-    tolerance: float,
+    **options: Any,
 ) -> Source:
+    """Read a log and its files; ``options`` as in `LoggedPopulation`."""
     if entities is None or centers is None:
         raise ValueError("--log needs --entities FILE and --centers FILE.")
-    table = read_entities(entities, columns, None, id_column, metric)
-    header = read_table(centers)
-    missing = [name for name in table.columns if name not in header.columns]
-    if missing:
+    files = read_logged(log, entities, centers, columns, None, id_column, metric)
+    if len(files.centers.layouts) > 1:
         raise ValueError(
-            f"{centers} has no column '{missing[0]}'; it has {', '.join(header.columns)}."
+            f"{centers} has {len(files.centers.layouts)} sets of centres; learning from a log "
+            "takes one, volition estimate takes several."
         )
-    Y = read_table(centers, table.columns).values
-    records, lines, _ = read_log(log)
-    ids = [str(i) for i in range(len(table.values))] if table.ids is None else table.ids
-    try:
-        people = LoggedPopulation(
-            records,
-            table.values,
-            Y,
-            entity_ids=ids,
-            metric=metric,
-            lines=lines,
-            tolerance=tolerance,
-        )
-    except ValueError as error:
-        raise ValueError(f"{log}: {error}") from None
-    return Source(people, table, metric, log.name, len(Y))
+    notes = list(files.table.notes)
+    if files.log.unanswered:
+        notes.append(unanswered_note(files.log.unanswered))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            people = LoggedPopulation(
+                files.log.columns, files.table.values, files.centers.layouts[0],
+                entity_ids=files.ids, metric=metric, lines=files.log.lines,
+                center_names=files.centers.names, **options,
+            )  # fmt: skip
+        except ValueError as error:
+            raise ValueError(f"{log}: {error}") from None
+    notes += [str(warning.message) for warning in caught]
+    return Source(
+        people, files.table, metric, log.name, len(people.centers), {}, notes, people.center_names
+    )
 
 
 @contextmanager
@@ -445,8 +467,10 @@ def _summary(model: AnyLearner, source: Source, seconds: float, seed: int) -> di
         "n_clusters": model.n_clusters,
         "columns": source.table.columns,
         "metric": source.metric,
+        "cost_unit": cost_unit_name(source.metric, source.table.columns),
+        "center_names": source.center_names,
         "learner": type(model).__name__,
-        "estimate": model.estimate if isinstance(model, TabularClustering) else model.head_,
+        "estimate": _learned_from(model),
         "n_interactions": model.n_interactions_,
         "n_answers": model.n_answers_,
         "distortion_learned": model.distortion_,
@@ -475,6 +499,13 @@ def _summary(model: AnyLearner, source: Source, seconds: float, seed: int) -> di
     return summary
 
 
+def _learned_from(model: AnyLearner) -> str:
+    """Return what the learner keeps: choices, or costs."""
+    if isinstance(model, TabularClustering):
+        return str(model.estimate)
+    return str(model.head_) if isinstance(model, ADENClustering) else "choices"
+
+
 def _regret(model: AnyLearner) -> float | None:
     regret = model.regret() if isinstance(model, TabularClustering) else np.nan
     return None if np.isnan(regret) else regret
@@ -490,7 +521,10 @@ def _optimum(autonomy: Autonomy, source: Source, K: int) -> float:
 
 def _write(model: AnyLearner, source: Source, summary: dict[str, Any], folder: Path) -> None:
     table = source.table
-    write_placement(folder, table, model.cluster_centers_, model.labels_, model.expected_costs())
+    write_placement(
+        folder, table, model.cluster_centers_, model.labels_, model.expected_costs(),
+        source.center_names,
+    )  # fmt: skip
     write_csv(
         folder / "history.csv",
         list(model.history_[0]),
@@ -506,10 +540,13 @@ def _write(model: AnyLearner, source: Source, summary: dict[str, Any], folder: P
     from volition.plotting import plot_change, plot_learning
 
     ax = plot_learning(model, optimum=summary.get("optimum_for_known_p"))
+    unit = printable(summary["cost_unit"])
+    ax.set_ylabel(f"cost per entity ({unit})", parse_math=False)
     ax.set_title(f"{source.name}: {model.n_clusters} centres, {summary['n_answers']} answers")
     ax.figure.savefig(folder / "learning.png", dpi=140)
     for number, change in enumerate(model.changes_, start=1):
-        plot_change(change).savefig(folder / f"change-{number}.png", dpi=140)
+        figure = plot_change(change, center_names=source.center_names)
+        figure.savefig(folder / f"change-{number}.png", dpi=140)
 
 
 def _print(console: Console, model: AnyLearner, summary: dict[str, Any], out: Path) -> None:
@@ -524,7 +561,8 @@ def _print(console: Console, model: AnyLearner, summary: dict[str, Any], out: Pa
         f"{summary['n_answers']} answers; {summary['seconds']:.1f} s.{early}"
     )
     table = RichTable(box=None, pad_edge=False)
-    table.add_column("cost per entity")
+    unit = f" ({summary['cost_unit']})" if summary["cost_unit"] else ""
+    table.add_column(f"cost per entity{unit}")
     table.add_column("", justify="right")
     table.add_row("by what was learned", f"{summary['distortion_learned']:.6g}")
     estimate = model.distortion_estimate()

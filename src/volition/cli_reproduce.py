@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from volition.reproduce import STUDIES, Case, Settings, Study, open_journal, run, together
 from volition.tables import check_writable
+from volition.terminal import make_console
 
 ALL = "all"
 
@@ -66,7 +66,7 @@ def reproduce(
     check_writable(out)
     settings = Settings(quick, seed, data, published)
     studies = list(STUDIES.values()) if name == ALL else [STUDIES[name]]
-    console = Console(highlight=False, soft_wrap=True, markup=False)
+    console = make_console()
     without = [study for study in studies if study.needs_data and data is None]
     if name == ALL and without:
         studies = [study for study in studies if study not in without]
@@ -102,7 +102,7 @@ class _Shown:
 
     def __init__(self, quiet: bool) -> None:
         self.quiet, self.bar = quiet, sys.stderr.isatty()
-        self.console = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
+        self.console = make_console(stderr=True)
         self.progress = Progress(
             TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[left]}"),
             TimeElapsedColumn(), console=self.console, disable=quiet or not self.bar,

@@ -7,8 +7,9 @@ written in torch, so that any cost can be differentiated.
 from __future__ import annotations
 
 import itertools
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -217,6 +218,10 @@ _NAMED: dict[str, Callable[[], Cost]] = {
 #: the names that ``metric=`` takes
 METRICS = tuple(_NAMED)
 
+#: words of which names of columns with degrees are made
+_LATITUDE = {"lat", "latitude", "lats"}
+_LONGITUDE = {"lon", "lng", "long", "longitude", "lons"}
+
 
 def resolve_cost(metric: Any) -> Cost:
     """Turn what a user gives as ``metric`` into a :class:`Cost`.
@@ -236,4 +241,76 @@ def resolve_cost(metric: Any) -> Cost:
     raise ValueError(
         f"metric must be one of {list(METRICS)}, a Cost or a torch function "
         f"fn(X, Y) -> (n, K), got {metric!r}."
+    )
+
+
+def cost_unit_name(metric: Any, columns: Sequence[str] = ()) -> str:
+    """Return the unit of a cost as a table's head or a picture's axis shows it, "" if unknown.
+
+    Parameters
+    ----------
+    metric : str, Cost or callable
+        As elsewhere.
+    columns : list of str
+        Names of the entities' columns.
+
+    Returns
+    -------
+    str
+
+    Examples
+    --------
+    >>> from volition.costs import cost_unit_name
+    >>> cost_unit_name("haversine"), cost_unit_name("sqhaversine")
+    ('km', 'km²')
+    >>> cost_unit_name("sqeuclidean", ["x", "y"])
+    'squared units of x, y'
+    """
+    cost = resolve_cost(metric)
+    if isinstance(cost, Haversine):
+        return "km²" if cost.squared else "km"
+    if not isinstance(cost, SquaredEuclidean):
+        return ""
+    short = 0 < len(columns) <= 3 and sum(map(len, columns)) <= 30
+    return f"squared units of {', '.join(columns)}" if short else "squared units of the columns"
+
+
+def geographic_hint(metric: Any, columns: Sequence[str], X: FloatArray) -> str | None:
+    """Return a hint where columns look like degrees but costs are squared differences of them.
+
+    Parameters
+    ----------
+    metric : str, Cost or callable
+        As elsewhere.
+    columns : list of str
+        Names of the columns of X.
+    X : array of shape (n, d)
+        Entities.
+
+    Returns
+    -------
+    str or None
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from volition.costs import geographic_hint
+    >>> "--metric haversine" in geographic_hint("sqeuclidean", ["lat", "lon"], np.ones((1, 2)))
+    True
+    """
+    if not isinstance(resolve_cost(metric), SquaredEuclidean):
+        return None
+    found = []
+    for words, limit in ((_LATITUDE, 90), (_LONGITUDE, 180)):
+        found += [
+            name
+            for name, column in zip(columns, X.T, strict=True)
+            if words & set(re.split(r"[^a-z]+", name.lower()))
+            and np.abs(column).max(initial=0) <= limit
+        ][:1]
+    if len(found) < 2:
+        return None
+    return (
+        f"columns {found[0]} and {found[1]} look like degrees, of which the default metric takes "
+        f"squared differences; for kilometres say --metric haversine --columns {','.join(found)}."
     )

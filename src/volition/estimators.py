@@ -30,7 +30,13 @@ from volition.portfolio import AGREEMENT, Candidate, Search
 from volition.problem import Problem
 from volition.schedules import Critical, Explicit, Geometric, Growing, Schedule, resolve_schedule
 from volition.solvers import Armijo, FixedPoint, Gradient, Solution, Solver, Status
-from volition.validation import FloatArray, check_centers, check_finite, check_integer
+from volition.validation import (
+    FloatArray,
+    check_centers,
+    check_finite,
+    check_integer,
+    check_kind,
+)
 
 SOLVERS: dict[str, Callable[[], Solver]] = {
     "fixed_point": FixedPoint,
@@ -441,6 +447,7 @@ class AutonomyAwareClustering(
             )
 
     def _check_X(self, X: Any, *, reset: bool) -> FloatArray:
+        check_kind(X)
         X = validate_data(
             self, X, reset=reset, dtype=[np.float64, np.float32], ensure_all_finite=False
         )

@@ -8,6 +8,7 @@ cost NaN.
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from volition.autonomy import Autonomy, Chunk, Passive, RowAutonomy
 from volition.costs import SquaredEuclidean, resolve_cost
+from volition.records import LogOptions, read_records
 from volition.validation import (
     FloatArray,
     check_centers,
@@ -370,8 +372,8 @@ class LoggedPopulation:
     Parameters
     ----------
     log : DataFrame or mapping of column name to values
-        ``entity``, ``prescribed``, ``realized``; optionally ``cost`` and ``timestamp``, which must
-        not decrease.
+        ``entity``, ``prescribed``, ``realized`` (empty, NaN or -1 where no answer came: such rows
+        are left out); optionally ``cost`` and ``timestamp``, which must not decrease.
     X : array of shape (n, d)
         Entities.
     centers : array of shape (K, d)
@@ -385,6 +387,19 @@ class LoggedPopulation:
         mean, whichever is larger.
     lines : sequence of int, optional
         Line of the file that each record comes from, for error messages.
+    center_names : sequence of str, optional
+        Names of the centres; the log may then have names in place of numbers.
+    numbered_from : {0, 1}, optional
+        First number of the log's clusters. Default: 0; a log that looks as if it were numbered
+        from 1 is refused until this is given.
+    skip_unknown : bool, default=False
+        Whether rows of entities that are not in X are left out (and counted) rather than refused.
+
+    Warns
+    -----
+    UserWarning
+        Where rows are left out, where rows repeat earlier ones, and where nothing shows whether
+        clusters are numbered from 0 or from 1.
 
     Examples
     --------
@@ -402,6 +417,9 @@ class LoggedPopulation:
     metric: Any = "sqeuclidean"
     tolerance: float = 1e-4
     lines: Any = None
+    center_names: Any = None
+    numbered_from: int | None = None
+    skip_unknown: bool = False
     n_interactions: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
@@ -409,12 +427,19 @@ class LoggedPopulation:
         self._cost = resolve_cost(self.metric)
         self._cost.check(self.X)
         self.centers = check_centers(self.centers, self.X.shape[1])
-        columns = _columns(self.log)
-        self.entities = self._numbers_of(columns["entity"])
-        self.prescribed = self._clusters(columns["prescribed"], "prescribed")
-        self.realized = self._clusters(columns["realized"], "realized")
-        self._check_times(columns.get("timestamp"))
-        self._check_costs(columns.get("cost"))
+        options = LogOptions(
+            self.entity_ids,
+            self.center_names,
+            self.numbered_from,
+            self.skip_unknown,
+            check_scalar(self.tolerance, "tolerance", 0),
+            self.lines,
+        )
+        records = read_records(self.log, self.X, self.centers[None], self._cost, options)
+        self.entities, self.prescribed = records.entities, records.prescribed
+        self.realized, self.center_names = records.realized, records.center_names
+        for note in records.notes:
+            warnings.warn(note, UserWarning, stacklevel=3)
         self._next = 0
         # Per pair, its records in the order in which they were made.
         pair = self.entities * len(self.centers) + self.prescribed
@@ -432,70 +457,6 @@ class LoggedPopulation:
     def n_entities(self) -> int:
         """Number of entities."""
         return len(self.X)
-
-    def _at(self, row: int) -> str:
-        return f"row {row}" if self.lines is None else f"line {self.lines[row]}"
-
-    def _numbers_of(self, entity: Any) -> IntArray:
-        ids = range(len(self.X)) if self.entity_ids is None else list(self.entity_ids)
-        if len(ids) != len(self.X):
-            raise ValueError(f"entity_ids has {len(ids)} entries, but X has {len(self.X)} rows.")
-        number = {name: i for i, name in enumerate(ids)}
-        if len(number) < len(self.X):
-            twice = next(name for i, name in enumerate(ids) if number[name] != i)
-            raise ValueError(f"entity_ids names {twice!r} more than once.")
-        out = np.empty(len(entity), dtype=np.int64)
-        for row, name in enumerate(entity.tolist()):
-            if name not in number:
-                raise ValueError(
-                    f"The log names entity {name!r} at {self._at(row)}, which is not among the "
-                    f"{len(self.X)} entities; entity_ids (--id) says how those are named."
-                )
-            out[row] = number[name]
-        return out
-
-    def _clusters(self, values: Any, name: str) -> IntArray:
-        K = len(self.centers)
-        numbers = np.asarray(values)
-        if numbers.dtype.kind not in "iuf":
-            numbers = np.array([value if isinstance(value, int) else -1 for value in numbers])
-        whole = (numbers >= 0) & (numbers < K) & (numbers == np.round(numbers))
-        bad = np.flatnonzero(~whole)
-        if len(bad):
-            raise ValueError(
-                f"The log has {name} cluster {numbers[bad[0]]:g} at {self._at(bad[0])}; clusters "
-                f"are numbered 0 to {K - 1}."
-            )
-        return numbers.astype(np.int64)
-
-    def _check_times(self, times: Any) -> None:
-        if times is None:
-            return
-        times = np.asarray(times)
-        late = np.flatnonzero(times[1:] < times[:-1])
-        if len(late):
-            row = int(late[0]) + 1
-            raise ValueError(
-                f"The log's timestamp at {self._at(row)} ({times[row]!s}) is before the one above "
-                f"it ({times[row - 1]!s}); sort the log by time."
-            )
-
-    def _check_costs(self, cost: Any) -> None:
-        true = self._costs(self.entities, self.realized, self.centers)
-        if cost is None:
-            return
-        cost = np.asarray(cost, dtype=np.float64)
-        check_finite(cost[:, None], "The log's cost", ["cost"])
-        allowed = self.tolerance * np.maximum(np.abs(true), np.abs(true).mean())
-        off = np.flatnonzero(np.abs(cost - true) > allowed + 1e-300)
-        if len(off):
-            row = int(off[0])
-            raise ValueError(
-                f"The log's cost at {self._at(row)} is {cost[row]:.8g}, but entity "
-                f"{int(self.entities[row])} is {true[row]:.8g} from cluster "
-                f"{int(self.realized[row])}; check centers, metric and the order of entities "
-                f"({len(off)} such row{'s' if len(off) > 1 else ''})."
-            )
 
     def _costs(self, entities: IntArray, realized: IntArray, centers: FloatArray) -> FloatArray:
         x = torch.from_numpy(np.ascontiguousarray(self.X[entities], dtype=np.float64))
@@ -558,22 +519,6 @@ def _draw_shared(P: FloatArray, prescribed: IntArray, u: FloatArray) -> IntArray
     found = np.searchsorted(ends, prescribed + u, "right") - prescribed * K
     # What no probability reaches is not drawn, whatever the rounding.
     return np.minimum(found, K - 1 - (P[:, ::-1] > 0).argmax(1)[prescribed])
-
-
-def _columns(log: Any) -> dict[str, Any]:
-    """Return the log's columns, checked for presence and length."""
-    names = [str(name) for name in log]
-    for name in ("entity", "prescribed", "realized"):
-        if name not in names:
-            raise ValueError(
-                f"The log has no column '{name}'; it has {', '.join(names) or 'none'}."
-            )
-    columns = {str(name): np.asarray(log[name]) for name in log}
-    if len({len(values) for values in columns.values()}) > 1:
-        raise ValueError("The log's columns differ in length.")
-    if len(columns["entity"]) == 0:
-        raise ValueError("The log is empty.")
-    return columns
 
 
 def _repeats(values: IntArray) -> IntArray:

@@ -8,12 +8,24 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from volition.cells import (
+    Cells,
+    as_numbers,
+    as_text,
+    is_number,
+    read_cells,
+    require_columns,
+    rows_of,
+)
+from volition.costs import geographic_hint
+from volition.messages import shortened
+from volition.records import is_missing
 from volition.validation import FloatArray
 
 
@@ -25,6 +37,8 @@ class Table:
     values: FloatArray  # (n, len(columns))
     weight: FloatArray | None
     ids: list[str] | None
+    #: what the user should know about them
+    notes: list[str] = field(default_factory=list)
 
 
 def read_table(
@@ -38,7 +52,8 @@ def read_table(
     Parameters
     ----------
     path : Path
-        A CSV file with a header line (comma, semicolon or tab) or a Parquet file.
+        A CSV file with a header line (comma, semicolon or tab), a Parquet file, or points in a
+        GeoJSON file.
     columns : list of str, optional
         By default all but ``weight`` and ``id_column``.
     weight, id_column : str, optional
@@ -48,27 +63,20 @@ def read_table(
     -------
     Table
     """
-    if not path.exists():
-        raise ValueError(f"No such file: {path}.")
-    if path.is_dir():
-        raise ValueError(f"{path} is a folder; a CSV or Parquet file is needed.")
-    read = _read_parquet if path.suffix.lower() in (".parquet", ".pq") else _read_csv
-    header, cells, lines = read(path)
-    for name in [*(columns or []), *filter(None, (weight, id_column))]:
-        if name not in header:
-            raise ValueError(f"{path} has no column '{name}'; it has {', '.join(header)}.")
+    cells = read_cells(path)
+    require_columns(cells, [*(columns or []), *filter(None, (weight, id_column))], path)
     others = {weight, id_column}
-    chosen = list(columns) if columns else [name for name in header if name not in others]
+    chosen = list(columns) if columns else [name for name in cells.header if name not in others]
     if not chosen:
         raise ValueError(f"{path} has no column left for the entities.")
-    if len(next(iter(cells.values()))) == 0:
+    if not cells.lines:
         raise ValueError(f"{path} has a header but no rows.")
-    values = np.column_stack([_numbers(cells[c], c, path, lines) for c in chosen])
+    values = np.column_stack([as_numbers(cells, name, path) for name in chosen])
     return Table(
         chosen,
         values,
-        None if weight is None else _numbers(cells[weight], weight, path, lines),
-        None if id_column is None else [str(v) for v in cells[id_column]],
+        None if weight is None else as_numbers(cells, weight, path),
+        None if id_column is None else as_text(cells, id_column, path),
     )
 
 
@@ -80,140 +88,89 @@ class Log(NamedTuple):
     unanswered: int  # rows without a realised cluster, left out
 
 
-def read_log(path: Path) -> Log:
+def read_log(path: Path, *, names: bool = False) -> Log:
     """Read a log of answers, numbers where they must be.
 
-    Columns: entity (as text), prescribed and realized (or realised); cost, timestamp, propensity
-    and layout if there.
+    Columns: entity (as text), prescribed and realized (or realised), as numbers or as the centres'
+    names; cost, timestamp, propensity and layout if there. Others are kept as they are: they may
+    tell one row from another.
+
+    Parameters
+    ----------
+    path : Path
+        CSV or Parquet file.
+    names : bool
+        Whether clusters have names, so that numbers are names too.
+
+    Returns
+    -------
+    Log
     """
-    if not path.is_file():
-        raise ValueError(f"No such file: {path}.")
-    read = _read_parquet if path.suffix.lower() in (".parquet", ".pq") else _read_csv
-    header, cells, lines = read(path)
-    names = {"realised": "realized"}
-    cells = {names.get(name, name): cells[name] for name in header}
-    for name in ("entity", "prescribed", "realized"):
-        if name not in cells:
-            raise ValueError(f"{path} has no column '{name}'; it has {', '.join(header)}.")
-    if not lines:
+    cells = read_cells(path)
+    if "realised" in cells.columns and "realized" in cells.columns:
+        raise ValueError(f"{path} has both columns 'realised' and 'realized'; keep one of them.")
+    old = {"realised": "realized"}
+    cells = cells._replace(
+        header=[old.get(name, name) for name in cells.header],
+        columns={old.get(name, name): column for name, column in cells.columns.items()},
+        odd={old.get(name, name): kind for name, kind in cells.odd.items()},
+    )
+    require_columns(cells, ("entity", "prescribed", "realized"), path)
+    if not cells.lines:
         raise ValueError(f"{path} has a header but no rows.")
-    # A row without a realised cluster is an answer that never came.
-    kept = [n for n, cell in enumerate(cells["realized"]) if cell is not None and str(cell).strip()]
+    kept = [n for n, cell in enumerate(cells.columns["realized"]) if not is_missing(cell)]
     if not kept:
         raise ValueError(f"{path} has no row with a realised cluster.")
-    unanswered = len(lines) - len(kept)
-    cells = {name: [values[n] for n in kept] for name, values in cells.items()}
-    lines = [lines[n] for n in kept]
-    columns: dict[str, Any] = {"entity": np.array([str(v) for v in cells["entity"]], dtype=object)}
-    for name in ("prescribed", "realized", "cost", "propensity", "layout"):
-        if name in cells:
-            columns[name] = _numbers(cells[name], name, path, lines)
-    if "timestamp" in cells:
-        times = cells["timestamp"]
-        plain = all(_is_number(str(v)) for v in times)
-        columns["timestamp"] = np.array([float(v) if plain else str(v) for v in times])
-    return Log(columns, lines, unanswered)
+    unanswered = len(cells.lines) - len(kept)
+    if unanswered:
+        cells = cells._replace(
+            columns={n: [column[row] for row in kept] for n, column in cells.columns.items()},
+            lines=[cells.lines[row] for row in kept],
+        )
+    columns: dict[str, Any] = {}
+    for name in cells.header:
+        if name in ("cost", "propensity", "layout"):
+            columns[name] = as_numbers(cells, name, path)
+        elif name in ("prescribed", "realized"):
+            columns[name] = _clusters(cells, name, path, names)
+        elif name == "timestamp":
+            times = as_text(cells, name, path)
+            plain = all(is_number(time) for time in times)
+            columns[name] = np.array([float(time) if plain else time for time in times])
+        else:
+            columns[name] = np.array([str(cell) for cell in cells.columns[name]], dtype=object)
+    as_text(cells, "entity", path)  # refuses what names nobody
+    return Log(columns, cells.lines, unanswered)
+
+
+def _clusters(cells: Cells, name: str, path: Path, names: bool) -> Any:
+    """Return clusters as numbers if all are, else as text."""
+    given = cells.columns[name]
+    if not names and (name in cells.odd or all(c is None or is_number(str(c)) for c in given)):
+        return as_numbers(cells, name, path)
+    return np.array([label.strip() for label in as_text(cells, name, path)], dtype=object)
 
 
 def read_entities(
-    path: Path, columns: str | None, weight: str | None, id_column: str | None, metric: str
+    path: Path,
+    columns: str | Sequence[str] | None,
+    weight: str | None,
+    id_column: str | None,
+    metric: str,
 ) -> Table:
-    """Read entities as the command line names them, ``columns`` as a,b,c."""
-    names = [name.strip() for name in columns.split(",")] if columns else None
+    """Read entities as the command line names them, ``columns`` as a,b,c or in a list."""
+    if isinstance(columns, str):
+        columns = [name.strip() for name in columns.split(",")]
+    names = list(columns) if columns else None
     table = read_table(path, names, weight, id_column)
     if "haversine" in metric and table.columns[0].lower().startswith(("lon", "lng")):
         raise ValueError(
             f"metric '{metric}' takes latitude first, then longitude; got columns "
             f"{','.join(table.columns)}. Say --columns with latitude first."
         )
+    hint = geographic_hint(metric, table.columns, table.values)
+    table.notes += [hint] if hint else []
     return table
-
-
-def _rows_of(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield line number and cells of each line that is not blank; find out the delimiter."""
-    try:
-        with open(path, newline="", encoding="utf-8-sig") as stream:
-            delimiter = max(",;\t", key=stream.readline().count)
-            stream.seek(0)
-            reader = csv.reader(stream, delimiter=delimiter)
-            for row in reader:
-                if any(cell.strip() for cell in row):
-                    yield reader.line_num, row
-    except UnicodeDecodeError:
-        raise ValueError(f"{path} is not a text file in UTF-8.") from None
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror}.") from None
-    except csv.Error as error:
-        raise ValueError(f"{path} cannot be read as CSV: {error}.") from None
-
-
-def _read_csv(path: Path) -> tuple[list[str], dict[str, Any], list[int]]:
-    rows = _rows_of(path)
-    first = next(rows, None)
-    if first is None:
-        raise ValueError(f"{path} is empty; a header line and rows are needed.")
-    header = [name.strip() for name in first[1]]
-    if all(_is_number(name) for name in header):
-        raise ValueError(
-            f"{path} has no header: its first line holds numbers only ({', '.join(header)}); add a "
-            "line with the columns' names."
-        )
-    if len(set(header)) < len(header):
-        twice = next(name for name in header if header.count(name) > 1)
-        raise ValueError(f"{path} has the column '{twice}' more than once.")
-    lines, body = [], []
-    for line, row in rows:
-        if len(row) != len(header):
-            raise ValueError(
-                f"{path}, line {line}: {len(row)} cells, but the header has {len(header)}."
-            )
-        lines.append(line)
-        body.append(row)
-    columns = list(zip(*body, strict=True)) if body else [()] * len(header)
-    return header, dict(zip(header, columns, strict=True)), lines
-
-
-def _is_number(cell: str) -> bool:
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True
-
-
-def _read_parquet(path: Path) -> tuple[list[str], dict[str, Any], list[int]]:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError:
-        raise ValueError(f"Reading {path} needs pyarrow: pip install 'volition[io]'.") from None
-    try:
-        table = pyarrow.parquet.read_table(path)
-    except (pyarrow.ArrowInvalid, OSError) as error:
-        raise ValueError(f"{path} cannot be read as Parquet: {error}.") from None
-    cells = {name: table[name].to_pylist() for name in table.column_names}
-    return list(table.column_names), cells, list(range(1, table.num_rows + 1))
-
-
-def _numbers(cells: Sequence[Any], name: str, path: Path, lines: list[int]) -> FloatArray:
-    try:
-        values = np.array(cells, dtype=np.float64)
-        if np.isfinite(values).all():
-            return values
-    except (TypeError, ValueError):
-        pass
-    for line, cell in zip(lines, cells, strict=True):
-        try:
-            if np.isfinite(float(cell)):
-                continue
-        except (TypeError, ValueError):
-            pass
-        shown = "an empty cell" if cell is None or str(cell).strip() == "" else repr(cell)
-        raise ValueError(
-            f"{path}, line {line}, column '{name}': {shown} is not a finite number; choose numeric "
-            "columns, or mend the file."
-        )
-    return values
 
 
 def read_matrix(path: Path) -> FloatArray:
@@ -221,12 +178,12 @@ def read_matrix(path: Path) -> FloatArray:
     if not path.is_file():
         raise ValueError(f"No such file: {path}.")
     rows: list[list[float]] = []
-    for line, cells in _rows_of(path):
+    for line, cells in rows_of(path):
         for column, cell in enumerate(cells, start=1):
-            if not _is_number(cell):
+            if not is_number(cell):
                 raise ValueError(
-                    f"{path}, line {line}, column {column}: {cell!r} is not a number; the file "
-                    "must hold K rows of K probabilities, without header."
+                    f"{path}, line {line}, column {column}: {shortened(cell)} is not a number; "
+                    "the file must hold K rows of K probabilities, without header."
                 )
         rows.append([float(cell) for cell in cells])
     if not rows or any(len(row) != len(rows) for row in rows):
@@ -246,20 +203,29 @@ def write_csv(path: Path, header: Sequence[str], rows: Iterator[Sequence[Any]]) 
 
 
 def write_placement(
-    folder: Path, table: Table, centers: FloatArray, labels: Any, costs: FloatArray
+    folder: Path,
+    table: Table,
+    centers: FloatArray,
+    labels: Any,
+    costs: FloatArray,
+    names: Sequence[str] | None = None,
 ) -> None:
-    """Write centers.csv, and assignments.csv with the expected cost of each prescription."""
+    """Write centers.csv, and assignments.csv with the expected cost of each prescription.
+
+    Clusters have numbers, or ``names``.
+    """
+    cluster = range(len(centers)) if names is None else names
     write_csv(
         folder / "centers.csv",
         ["cluster", *table.columns],
-        ([k, *map(float, center)] for k, center in enumerate(centers)),
+        ([k, *map(float, center)] for k, center in zip(cluster, centers, strict=True)),
     )
     ids = range(len(table.values)) if table.ids is None else table.ids
     write_csv(
         folder / "assignments.csv",
         ["entity", "prescribed", "expected_cost"],
         (
-            [name, int(j), float(f"{row[j]:.6g}")]
+            [name, cluster[j] if j >= 0 else -1, float(f"{row[j]:.6g}")]
             for name, j, row in zip(ids, labels, costs, strict=True)
         ),
     )

@@ -17,7 +17,9 @@ ROW_SUM_TOLERANCE = 1e-6
 
 def check_entities(X: Any, columns: Sequence[str] | None = None) -> FloatArray:
     """Return X as a finite 2-d float array; float32 stays float32, all else becomes float64."""
+    check_kind(X)
     X = np.asarray(X)
+    check_kind(X)
     if X.ndim != 2 or 0 in X.shape:
         raise ValueError(
             "X must be a two-dimensional table with at least one row and one column, "
@@ -30,6 +32,41 @@ def check_entities(X: Any, columns: Sequence[str] | None = None) -> FloatArray:
             raise ValueError(f"X must hold numbers only: {error}.") from None
     check_finite(X, "X", columns)
     return X
+
+
+def check_kind(X: Any) -> None:
+    """Raise for tables that numpy would take for numbers though they are none.
+
+    Parameters
+    ----------
+    X : array or frame
+        What was given as entities.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from volition.validation import check_kind
+    >>> check_kind(np.zeros((2, 2)))
+    """
+    if isinstance(X, np.ma.MaskedArray) and np.ma.is_masked(X):
+        hidden = np.argwhere(np.ma.getmaskarray(X))
+        raise ValueError(
+            f"X is a masked array, and {len(hidden)} of its values are masked (the first at "
+            f"{_entry(hidden[0])}); leave these rows out, or fill them."
+        )
+    names, kinds = list(getattr(X, "columns", [])), getattr(X, "dtypes", None)
+    types = [getattr(X, "dtype", None)] if kinds is None else list(kinds)
+    for number, dtype in enumerate(types):
+        kind = getattr(dtype, "kind", "")
+        if kind in ("M", "m", "c"):
+            where = f"column {names[number]!r} of X" if number < len(names) else "X"
+            if kind == "c":
+                raise ValueError(f"Complex data not supported: {where} must hold real numbers.")
+            raise ValueError(f"{where} holds dates or times; only numbers are allowed.")
+
+
+def _entry(index: NDArray[np.int64]) -> str:
+    return ", ".join(f"{name} {int(i)}" for name, i in zip(("row", "column"), index, strict=False))
 
 
 def check_finite(X: FloatArray, name: str, columns: Sequence[str] | None = None) -> None:

@@ -45,6 +45,7 @@ from volition.choices.worth import (
     propensities,
     reach,
 )
+from volition.costs import resolve_cost
 from volition.learners.aden.models import NetworkAutonomy
 from volition.learners.aden.network import ADENetwork, NetworkSize
 from volition.learners.aden.units import Units
@@ -52,10 +53,11 @@ from volition.learners.ledger import Asked
 from volition.learners.monitor import Change
 from volition.learners.neural import fit_network
 from volition.learners.staged import FIRST_STAGE, StagedLearner
-from volition.population import IntArray, LoggedPopulation, Population
+from volition.population import IntArray, Population
 from volition.portfolio import Search
 from volition.problem import Problem
-from volition.validation import FloatArray, check_integer, check_scalar
+from volition.records import LogOptions, read_records
+from volition.validation import FloatArray, check_centers, check_integer, check_scalar
 
 #: answers that are asked for at most, unless told otherwise
 MOST = 50_000
@@ -125,6 +127,8 @@ class ChoiceClustering(StagedLearner):
         What was learned, as an autonomy model: usable wherever one is.
     fit_ : ChoiceFit or None
         The fitted terms with their covariances, and all that were tried.
+    center_names_ : list of str or None
+        Names of the centres, where a log was given with names or numbered from 1.
     n_interactions_, n_answers_, n_repeated_ : int
     history_ : list of dict
     stop_reason_ : str or None
@@ -248,6 +252,7 @@ class ChoiceClustering(StagedLearner):
         self._guesses = False  # whether nothing can be said of centres that move
         self.checks_: list[Check] = []
         self.decision_: Decision | None = None
+        self.center_names_: list[str] | None = None
         self._relabel()
 
     @classmethod
@@ -463,6 +468,10 @@ class ChoiceClustering(StagedLearner):
         entity_ids: Any = None,
         region: Any = None,
         lines: Any = None,
+        center_names: Any = None,
+        numbered_from: int | None = None,
+        skip_unknown: bool = False,
+        tolerance: float = 1e-4,
     ) -> ChoiceClustering:
         """Learn from choices that were recorded, and recommend a plan.
 
@@ -477,9 +486,9 @@ class ChoiceClustering(StagedLearner):
         X : array of shape (n, d)
             Entities.
         log : DataFrame or mapping of column name to values
-            ``entity``, ``prescribed``, ``realized``; optionally ``cost``, ``timestamp``,
-            ``propensity`` (how likely the prescription was), and ``layout``, the number of the set
-            of centres.
+            ``entity``, ``prescribed``, ``realized`` (empty, NaN or -1 where no answer came);
+            optionally ``cost``, ``timestamp``, ``propensity`` (how likely the prescription was),
+            and ``layout``, the number of the set of centres.
         centers : array of shape (K, d) or (L, K, d)
             Centres while the log was recorded, or L sets of them.
         sample_weight, covariates : array, optional
@@ -491,6 +500,18 @@ class ChoiceClustering(StagedLearner):
             and of the centres in the log.
         lines : sequence of int, optional
             Line of the file that each record comes from, for error messages.
+        center_names : sequence of str, optional
+            Names of the centres; the log may then have names in place of numbers, and
+            ``center_names_`` holds them.
+        numbered_from : {0, 1}, optional
+            First number of the log's clusters. Default: 0; a log that looks as if it were numbered
+            from 1 is refused until this is given.
+        skip_unknown : bool, default=False
+            Whether rows of entities that are not in X are left out (and counted) rather than
+            refused.
+        tolerance : float, default=1e-4
+            By how much a logged cost may differ from the geometry's, as a share of itself or of
+            the mean, whichever is larger.
 
         Returns
         -------
@@ -499,12 +520,18 @@ class ChoiceClustering(StagedLearner):
         Warns
         -----
         UserWarning
-            Where a log tells less than it seems to: few choices, no overrides, no variety, rows
-        without an answer (which are left out).
+            Where a log tells less than it seems to: few choices, no overrides, no variety; where
+            rows are left out, where rows repeat earlier ones, and where nothing shows whether
+            clusters are numbered from 0 or from 1.
         """
         self.start(X, sample_weight, covariates)
-        log, lines = _answered(log, lines)
-        choices = read_log(self._X, log, centers, self.metric, entity_ids, lines)
+        layouts = _sets_of_centers(centers, self._X.shape[1])
+        check_scalar(tolerance, "tolerance", 0)
+        options = LogOptions(
+            entity_ids, center_names, numbered_from, skip_unknown, tolerance, lines
+        )
+        records = read_records(log, self._X, layouts, self._cost, options)
+        choices = Choices(*records[:4], layouts=layouts)
         if choices.n_clusters != self.n_clusters:
             raise ValueError(
                 f"n_clusters={self.n_clusters}, but the log was recorded with "
@@ -517,8 +544,9 @@ class ChoiceClustering(StagedLearner):
         self.cluster_centers_ = np.array(choices.layouts[-1], dtype=np.float64)
         self._stage, self._from_log = 1, True
         self._region = self._checked_region(region, choices.layouts)
-        if "propensity" in list(log):
-            self._propensity = np.asarray(log["propensity"], dtype=np.float64)
+        self._propensity, self.center_names_ = records.propensity, records.center_names
+        for note in records.notes:
+            warnings.warn(note, UserWarning, stacklevel=2)
         with self._few_threads():
             self._explore()
             self._relabel()
@@ -569,8 +597,19 @@ class ChoiceClustering(StagedLearner):
             # The log has tried these.
             self._place(today)
             self._relabel()
-            if self.decision_.name != TODAY:
-                self.labels_ = plans[self.decision_.name][1]
+            stays = self.decision_.name == TODAY
+            self.labels_ = self._usual() if stays else plans[self.decision_.name][1]
+            chosen = next(row for row in rows if row.name == self.decision_.name)
+            self.distortion_ = chosen.expected.value
+
+    def _usual(self) -> IntArray:
+        """Return what each entity was prescribed most often, or else the nearest."""
+        choices, n, K = self.choices_, len(self._X), self.n_clusters
+        now = choices.layout == len(choices.layouts) - 1
+        counts = np.zeros((n, K))
+        np.add.at(counts, (choices.entities[now], choices.prescribed[now]), 1)
+        nearest = Problem(self._X, cost=self._cost).labels(choices.layouts[-1])
+        return np.where(counts.any(1), counts.argmax(1), nearest)
 
     def _log(self, propensity: Any = None) -> Log:
         choices = self.choices_
@@ -697,6 +736,7 @@ class ChoiceClustering(StagedLearner):
             arrays["moved.centers"], arrays["moved.labels"] = self._moved
             arrays["cross.mean"], arrays["cross.variance"] = self._cross_costs
         numbers["family"] = _listed(self.family)
+        numbers["center_names"] = self.center_names_
         numbers["fit"] = None
         if self.fit_ is not None:
             numbers["fit"], fitted = self.fit_.state()
@@ -717,6 +757,7 @@ class ChoiceClustering(StagedLearner):
     def _restore(self, numbers: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
         for name in NAMES:
             setattr(self, f"_{name}", numbers[name])
+        self.center_names_ = numbers.get("center_names")
         self._covariates = arrays.get("covariates")
         self._propensity = arrays.get("propensity")
         self.checks_ = [Check(*values) for values in numbers["checks"]]
@@ -743,37 +784,31 @@ class ChoiceClustering(StagedLearner):
             self.model_ = NetworkAutonomy(frozen, Units(arrays["net.origin"], length, unit))
 
 
-def _answered(log: Any, lines: Any) -> tuple[Any, Any]:
-    """Return a log without the rows that have no realised cluster, and the lines of the others."""
-    realized = np.asarray(log["realized"] if "realized" in list(log) else [])
-    # Neither None nor NaN equals itself or a number.
-    silent = np.array([one is None or one != one for one in realized.tolist()], dtype=bool)
-    if not silent.any() or silent.all():
-        return log, lines
-    warnings.warn(
-        f"{int(silent.sum())} rows without a realised cluster were left out.",
-        UserWarning,
-        stacklevel=3,
-    )
-    kept = np.flatnonzero(~silent)
-    columns = {str(name): np.asarray(log[name])[kept] for name in log}
-    columns["realized"] = columns["realized"].astype(np.int64)
-    return columns, kept.tolist() if lines is None else [lines[row] for row in kept]
-
-
 def _listed(family: Any) -> Any:
     return family if isinstance(family, str) else [list(terms) for terms in family]
 
 
 def read_log(
-    X: FloatArray,
-    log: Any,
-    centers: Any,
-    metric: Any = "sqeuclidean",
-    entity_ids: Any = None,
-    lines: Any = None,
+    X: FloatArray, log: Any, centers: Any, metric: Any = "sqeuclidean", **options: Any
 ) -> Choices:
     """Return a log's choices, checked as `LoggedPopulation` does.
+
+    Parameters
+    ----------
+    X : array of shape (n, d)
+        Entities.
+    log : DataFrame or mapping of column name to values
+        As in `ChoiceClustering.fit_log`.
+    centers : array of shape (K, d) or (L, K, d)
+        One set of centres, or several.
+    metric : str, Cost or callable, default="sqeuclidean"
+        Cost of being served.
+    **options
+        As in `volition.records.LogOptions`.
+
+    Returns
+    -------
+    Choices
 
     Examples
     --------
@@ -784,40 +819,16 @@ def read_log(
     >>> read_log(X, log, [[[0.0], [8.0]], [[0.0], [9.0]]]).layout.tolist()
     [0, 1]
     """
+    layouts = _sets_of_centers(centers, X.shape[1])
+    records = read_records(log, X, layouts, resolve_cost(metric), LogOptions(**options))
+    return Choices(*records[:4], layouts=layouts)
+
+
+def _sets_of_centers(centers: Any, n_features: int) -> FloatArray:
     Y = np.asarray(centers, dtype=np.float64)
-    if Y.ndim == 2:
-        moved = np.unique(np.asarray(log["layout"])) if "layout" in list(log) else [0]
-        if len(moved) > 1:
-            raise ValueError(
-                f"The log has {len(moved)} layouts, but centers holds one set; give all, with "
-                "shape (L, K, d)."
-            )
-        people = LoggedPopulation(log, X, Y, entity_ids, metric, lines=lines)
-        none = np.zeros(len(people.entities), dtype=np.int64)
-        return Choices(people.entities, people.prescribed, people.realized, none, Y[None])
-    if Y.ndim != 3:
+    if Y.ndim not in (2, 3):
         raise ValueError(f"centers must have shape (K, d) or (L, K, d), got {Y.shape}.")
-    columns = {str(name): np.asarray(log[name]) for name in log}
-    if "layout" not in columns:
-        raise ValueError("centers holds several sets, but the log has no column 'layout'.")
-    layout = columns["layout"]
-    bad = np.flatnonzero(~np.isin(layout, np.arange(len(Y))))
-    if len(bad):
-        raise ValueError(
-            f"The log's layout at {'row' if lines is None else 'line'} "
-            f"{bad[0] if lines is None else lines[bad[0]]} is {layout[bad[0]]}; sets of centres "
-            f"are numbered 0 to {len(Y) - 1}."
-        )
-    parts = []
-    for number in range(len(Y)):
-        rows = np.flatnonzero(layout == number)
-        if len(rows):
-            some = {name: values[rows] for name, values in columns.items()}
-            at = rows.tolist() if lines is None else [lines[row] for row in rows]
-            people = LoggedPopulation(some, X, Y[number], entity_ids, metric, lines=at)
-            parts.append((rows, people))
-    out = {name: np.empty(len(layout), np.int64) for name in ("entities", "prescribed", "realized")}
-    for rows, people in parts:
-        for name, column in out.items():
-            column[rows] = getattr(people, name)
-    return Choices(**out, layout=layout.astype(np.int64), layouts=Y)
+    Y = Y[None] if Y.ndim == 2 else Y
+    if 0 in Y.shape:
+        raise ValueError(f"centers must hold at least one centre, got shape {Y.shape}.")
+    return np.stack([check_centers(one, n_features) for one in Y])

@@ -8,6 +8,7 @@ import numpy as np
 
 from volition.choices import CalibrationBin, Worth
 from volition.choices.worth import GUESS, MODEL, SEEN
+from volition.messages import cut
 from volition.plotting.clustering import cluster_colors, clustering_info
 from volition.plotting.learning import _axes
 from volition.plotting.phase import BLUE, GREY, ORANGE
@@ -117,6 +118,7 @@ def plot_relocation(
     *,
     names: Any = None,
     geographic: bool = False,
+    center_names: Any = None,
     ax: Any = None,
 ) -> Any:
     """Draw where centres are today and where they should be, over the entities.
@@ -133,6 +135,8 @@ def plot_relocation(
         Of the columns.
     geographic : bool
         Whether columns are latitude and longitude.
+    center_names : list of str, optional
+        Of the centres; by default their numbers.
     ax : matplotlib axes, optional
         Where to draw.
 
@@ -166,7 +170,11 @@ def plot_relocation(
     for number, (start, end) in enumerate(zip(old, new, strict=True)):
         way = {"arrowstyle": "-", "color": GREY, "linewidth": 1.2}
         ax.annotate("", end, start, arrowprops=way)
-        ax.annotate(str(number), end, xytext=(5, 5), textcoords="offset points", fontsize=7)
+        name = str(number) if center_names is None else cut(center_names[number], 24)
+        ax.annotate(
+            name, end, xytext=(5, 5), textcoords="offset points", fontsize=7,
+            parse_math=False,
+        )  # fmt: skip
     ax.scatter(*old.T, s=45, marker="o", c="white", edgecolors="black", zorder=3, label="today")
     ax.scatter(
         *new.T, s=160, marker="*", c=palette, edgecolors="black", linewidths=0.9,

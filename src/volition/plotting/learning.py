@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from volition.learners import Change, Learner
+from volition.messages import cut
 from volition.plotting.phase import BLUE, GREY, ORANGE
 from volition.validation import FloatArray
 
@@ -147,13 +148,15 @@ def plot_costs(estimated: Any, true: Any, *, ax: Any = None) -> Any:
     return ax
 
 
-def plot_change(change: Change) -> Any:
+def plot_change(change: Change, *, center_names: Any = None) -> Any:
     """Draw what shows that behaviour changed: where the prescribed went before, and of late.
 
     Parameters
     ----------
     change : Change
         From a learner's ``changes_``.
+    center_names : list of str, optional
+        Of the centres; by default their numbers.
 
     Returns
     -------
@@ -197,6 +200,12 @@ def plot_change(change: Change) -> Any:
     axes[2].set(
         xlabel="prescribed cluster", ylabel="share that obeys", xticks=place, ylim=(0, 1.18)
     )
+    if center_names is not None:
+        names = [cut(name, 24) for name in center_names]
+        for ax in axes:
+            ax.set_xticks(place, names, rotation=90, parse_math=False)
+        for ax in axes[:2]:
+            ax.set_yticks(place, names, parse_math=False)
     axes[2].legend(frameon=False, ncols=2, loc="upper center")
     figure.suptitle(
         f"Noticed at interaction {change.n_interactions}: {change.what}, {change.before:.2f} to "
