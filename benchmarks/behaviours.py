@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -73,7 +74,7 @@ class Town:
         each = np.broadcast_to(Y, (m, *Y.shape[-2:]))
         first = np.concatenate([[True], (each[1:] != each[:-1]).any((1, 2))])
         begins = [*np.flatnonzero(first), m]
-        for lo, hi in zip(begins[:-1], begins[1:], strict=True):
+        for lo, hi in pairwise(begins):
             p = self.p(each[lo])
             rows = slice(lo, hi)
             if self.remembers:

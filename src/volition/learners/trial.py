@@ -32,6 +32,8 @@ PLAIN_SHARE = 1 / 3
 CLEARLY = float(norm.ppf(0.95))
 #: standard errors, and share of the cost, by which belief and observation may differ
 FAR_OFF, FAR_OFF_SHARE = 2.6, 0.01
+#: answers below which rare dear ones may be missing by chance, so that nothing is doubted
+FEWEST_TO_DOUBT = 100
 LEARNED, PLAIN = "learned", "k-means"
 
 
@@ -118,7 +120,7 @@ def plain_is_cheaper(believed: float, learned: Tried, plain: Tried) -> bool:
 def disagreement(believed: float, tried: Tried) -> str | None:
     """Return a sentence if what was learned and what was seen differ by more than chance."""
     seen, error = tried.estimate, tried.error
-    if math.isnan(error):
+    if math.isnan(error) or seen.n_answers < FEWEST_TO_DOUBT:
         return None
     off = abs(believed - seen.value)
     if off <= FAR_OFF * error or off <= FAR_OFF_SHARE * abs(seen.value):
