@@ -26,9 +26,9 @@ format: $(STAMP)
 bench: $(STAMP)
 	@for name in $(BENCH); do $(BIN)/python benchmarks/$$name.py || exit 1; done
 
-# The paper's tables and figures, about an hour. Stopped, it goes on with: make results HOW=--resume
+# The paper's tables and figures, about an hour. Stopped, it goes on; all again with HOW=--overwrite
 SHARED ?= ../shared
-HOW ?=
+HOW ?= --resume
 results: $(STAMP)
 	$(BIN)/volition reproduce all $(HOW) --out docs/results \
 		--data $(SHARED)/data/utd19_london.mat --published $(SHARED)/published

@@ -17,22 +17,21 @@ from rich.table import Table as RichTable
 
 import volition
 from volition.choices import AWAY, STAY, calibration, check_family, coefficients, parameters
+from volition.cli_output import Out, Overwrite
 from volition.costs import resolve_cost
 from volition.learners import ChoiceClustering
+from volition.outputs import check_writable, output_folder, write_csv
 from volition.persistence import save_autonomy
+from volition.plotting.text import PLAIN, label, save_figure
 from volition.problem import Problem
-from volition.tables import (
-    Table,
-    check_writable,
-    output_folder,
-    read_entities,
-    read_log,
-    read_table,
-    write_csv,
-    write_placement,
-)
+from volition.tables import Table, read_entities, read_log, read_table, write_placement
 
 MODEL = "autonomy.safetensors"
+#: what the command writes
+FILES = (
+    MODEL, "estimates.csv", "parameters.csv", "models.csv", "centers.csv", "moves.csv",
+    "assignments.csv", "summary.json", "calibration.png", "worth.png", "map.png",
+)  # fmt: skip
 
 
 def estimate(
@@ -71,9 +70,8 @@ def estimate(
             "family of kappa, gamma, zeta and temperature."
         ),
     ] = "auto",
-    out: Annotated[
-        Path, typer.Option("--out", help="Folder for the results; made if missing.")
-    ] = Path("volition-estimate"),
+    out: Out = Path("volition-estimate"),
+    overwrite: Overwrite = False,
     seed: Annotated[int, typer.Option("--seed", help="Seed of everything random.")] = 0,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
 ) -> None:
@@ -85,7 +83,7 @@ def estimate(
     (today's centres beside the new ones, and the share that uses each), assignments.csv,
     summary.json, calibration.png, worth.png and map.png.
     """
-    check_writable(out)
+    check_writable(out, FILES, overwrite)
     check_family(family)
     names = covariates.split(",") if covariates else []
     names = [name.strip() for name in names]
@@ -114,7 +112,7 @@ def estimate(
         f"volition fit {entities} --clusters {model.n_clusters} --autonomy {out / MODEL}{told}"
     )
     summary["unanswered"] = unanswered
-    with output_folder(out) as folder:
+    with output_folder(out, FILES, overwrite) as folder:
         _write(model, table, names, worth, summary, folder)
     console = Console(highlight=False, soft_wrap=True, markup=False)
     console.width = max(console.width, 112)  # the table is of no use cut off
@@ -227,16 +225,17 @@ def _write(
 
     bins = calibration(fit, model._X, model.choices_, model._cost)
     axes = plot_calibration(bins)
-    axes[0].figure.suptitle(f"{summary['source']}: {summary['n_choices']} choices")
-    axes[0].figure.savefig(folder / "calibration.png", dpi=140)
+    title = f"{label(summary['source'])}: {summary['n_choices']} choices"
+    axes[0].figure.suptitle(title, **PLAIN)
+    save_figure(axes[0].figure, folder / "calibration.png")
     unit = {"haversine": "km", "sqhaversine": "km²"}.get(str(model.metric), "")
     ax = plot_worth(worth, unit=unit)
-    ax.figure.savefig(folder / "worth.png", dpi=140)
+    save_figure(ax.figure, folder / "worth.png")
     ax = plot_relocation(
         table.values, model.choices_.layouts[-1], model.cluster_centers_, model.labels_,
         names=table.columns, geographic="haversine" in metric,
     )  # fmt: skip
-    ax.figure.savefig(folder / "map.png", dpi=140)
+    save_figure(ax.figure, folder / "map.png")
 
 
 def _write_moves(model: ChoiceClustering, table: Table, folder: Path) -> None:
@@ -320,11 +319,7 @@ def _print(
             f"{100 * (1 - last.direct.value / nearest.direct.value):.1f} % less than that."
         )
     console.print(str(model.reach()))
-    files = (
-        f"{MODEL}, estimates.csv, parameters.csv, models.csv, centers.csv, moves.csv, "
-        "assignments.csv, summary.json, calibration.png, worth.png, map.png"
-    )
-    console.print(f"Results in {out}/: {files}")
+    console.print(f"Results in {out}/: {', '.join(FILES)}")
     console.print(f"Go on with: {summary['next']}")
 
 

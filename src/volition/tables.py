@@ -1,19 +1,16 @@
-"""Tables in (CSV, Parquet) and results out, each complete or not at all."""
+"""Tables in (CSV, Parquet), and placements out."""
 
 from __future__ import annotations
 
 import csv
-import os
-import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from volition.outputs import plain_text, write_csv
 from volition.validation import FloatArray
 
 
@@ -138,7 +135,7 @@ def _rows_of(path: Path) -> Iterator[tuple[int, list[str]]]:
             reader = csv.reader(stream, delimiter=delimiter)
             for row in reader:
                 if any(cell.strip() for cell in row):
-                    yield reader.line_num, row
+                    yield reader.line_num, [plain_text(cell) for cell in row]
     except UnicodeDecodeError:
         raise ValueError(f"{path} is not a text file in UTF-8.") from None
     except OSError as error:
@@ -237,14 +234,6 @@ def read_matrix(path: Path) -> FloatArray:
     return np.array(rows)
 
 
-def write_csv(path: Path, header: Sequence[str], rows: Iterator[Sequence[Any]]) -> None:
-    """Write a CSV file."""
-    with open(path, "w", newline="", encoding="utf-8") as stream:
-        writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow(header)
-        writer.writerows(rows)
-
-
 def write_placement(
     folder: Path, table: Table, centers: FloatArray, labels: Any, costs: FloatArray
 ) -> None:
@@ -263,41 +252,3 @@ def write_placement(
             for name, j, row in zip(ids, labels, costs, strict=True)
         ),
     )
-
-
-def check_writable(folder: Path) -> None:
-    """Raise ValueError unless the folder is there or can be made, and takes files."""
-    there = folder
-    while not there.exists():
-        there = there.parent
-    if not there.is_dir():
-        raise ValueError(f"The output folder {folder} cannot be written: {there} is a file.")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise ValueError(
-            f"The output folder {folder} cannot be written: {there} does not allow it."
-        )
-
-
-@contextmanager
-def output_folder(folder: Path) -> Iterator[Path]:
-    """Give a temporary folder; on success its files move to ``folder``, else nothing changes."""
-    made = [f for f in (folder, *folder.parents) if not f.exists()]
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        work = Path(tempfile.mkdtemp(prefix=".volition-", dir=folder))
-    except OSError as error:
-        reason = error.strerror
-        raise ValueError(f"The output folder {folder} cannot be written: {reason}.") from None
-    try:
-        yield work
-        files = sorted(work.iterdir())
-        for file in files:
-            if (folder / file.name).is_dir():
-                raise ValueError(f"{folder / file.name} is a folder, but a file must go there.")
-        made = []
-        for file in files:
-            os.replace(file, folder / file.name)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-        for empty in made:
-            empty.rmdir()

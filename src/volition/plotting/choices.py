@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from volition.choices import CalibrationBin, Worth
-from volition.plotting.clustering import cluster_colors, clustering_info
+from volition.plotting.clustering import cluster_colors, clustering_info, label_axes
 from volition.plotting.learning import _axes
 from volition.plotting.phase import BLUE, GREY, ORANGE
+from volition.plotting.text import PLAIN, label
 
 
 def plot_calibration(bins: list[CalibrationBin], *, axes: Any = None) -> Any:
@@ -94,9 +95,9 @@ def plot_worth(rows: list[Worth], *, unit: str = "", ax: Any = None) -> Any:
             values[:, 0], height, xerr=np.abs(values[:, 1:] - values[:, :1]).T, fmt=marker,
             color=colour, markersize=5, capsize=2, label=names[kind],
         )  # fmt: skip
-    ax.set_yticks(range(len(rows)), [row.name for row in rows])
+    ax.set_yticks(range(len(rows)), [label(row.name) for row in rows], **PLAIN)
     ax.set_ylim(len(rows) - 0.5, -0.5)
-    ax.set_xlabel(f"cost per entity{f' ({unit})' if unit else ''}")
+    ax.set_xlabel(label(f"cost per entity{f' ({unit})' if unit else ''}"), **PLAIN)
     ax.set_xlim(left=0)
     ax.legend(frameon=False, loc="best")
     return ax
@@ -166,7 +167,7 @@ def plot_relocation(
         zorder=4,
     )  # fmt: skip
     ax.scatter([], [], s=90, marker="*", c="white", edgecolors="black", label="recommended")
-    ax.set(xlabel=info.axis_names[0], ylabel=info.axis_names[1])
+    label_axes(ax, info.axis_names)
     if info.aspect is not None:
         ax.set_aspect(info.aspect)
     ax.legend(loc="best", fontsize=8, framealpha=0.8)
