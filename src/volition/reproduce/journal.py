@@ -73,7 +73,7 @@ class Journal:
             row = _decoded(line)
             if row is None and (number == len(lines) or not line.strip()):
                 continue  # a run that was killed while it wrote, or the end of the file
-            if not isinstance(row, dict) or (found and not isinstance(row.get("name"), str)):
+            if row is None or (found and not isinstance(row.get("name"), str)):
                 raise ValueError(
                     f"{self.path}, line {number} is damaged: it holds no result of a case; mend "
                     "or remove the file, or begin again with --overwrite."
@@ -90,13 +90,13 @@ class Journal:
         """Write what is kept of an earlier run."""
         with naming(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-        text = "".join(json.dumps(line) + "\n" for line in (self.header, *self.rows.values()))
+        text = "".join(map(_encoded, (self.header, *self.rows.values())))
         replace_file(self.path, lambda name: Path(name).write_text(text, encoding="utf-8"))
 
     def add(self, row: Row) -> None:
         """Write a row down, for good."""
         self.rows[row["name"]] = row
-        line = json.dumps(row).encode() + b"\n"
+        line = _encoded(row).encode()
         with naming(self.path), open(self.path, "ab", buffering=0) as stream:
             size = stream.tell()
             try:
@@ -108,11 +108,22 @@ class Journal:
                 raise
 
 
-def _decoded(line: bytes) -> Any:
+def _encoded(row: Row) -> str:
+    """Return a row as a line that carries its own checksum."""
+    return json.dumps({**row, "sum": _sum(row)}) + "\n"
+
+
+def _decoded(line: bytes) -> Row | None:
+    """Return the row of a line; None where it is not whole, or a digit is not as it was."""
     try:
-        return json.loads(line)
-    except (ValueError, RecursionError):
+        row = json.loads(line)
+        return row if row.pop("sum") == _sum(row) else None
+    except (AttributeError, LookupError, TypeError, ValueError, RecursionError):
         return None
+
+
+def _sum(row: Row) -> str:
+    return hashlib.sha256(json.dumps(row).encode()).hexdigest()[:16]
 
 
 def versions() -> dict[str, str]:
