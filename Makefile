@@ -4,13 +4,18 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 BENCH ?= small london speed memory phase learn aden choices
 
-.PHONY: demo test bench results lint format clean
+.PHONY: demo test fuzz bench results lint format clean
 
 demo: $(STAMP)
 	$(BIN)/volition demo --out demo-results
 
 test: $(STAMP) lint
 	$(BIN)/python -m pytest -n 2 --durations=15
+
+# Inputs of all kinds on every reader, for half an hour: FUZZ_SECONDS=60 make fuzz for a minute.
+FUZZ_SECONDS ?= 1800
+fuzz: $(STAMP)
+	FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/python tests/fuzz/runner.py
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -41,4 +46,4 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $(STAMP)
 
 clean:
-	rm -rf .venv demo-results benchmarks/results
+	rm -rf .venv demo-results benchmarks/results fuzz-failures
