@@ -194,7 +194,7 @@ def test_arrays_that_do_not_fit_end_in_a_sentence(tmp_path, kind):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda header, tensors: "[]", "its header is no object"),
+        (lambda header, tensors: "[]", "it has no header of ours"),
         (lambda header, tensors: "nonsense", "not a file saved by volition"),
         (lambda header, tensors: header["fitted"].pop("beta_") and None, "'beta_' is missing"),
         (lambda header, tensors: header["params"].update(n_clusters="two"), "n_clusters must be"),

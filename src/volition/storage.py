@@ -175,12 +175,12 @@ def read_file(path: Path, *kinds: str) -> tuple[dict[str, np.ndarray], dict[str,
         with safe_open(str(path), framework="numpy") as file:
             about = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        text = about["volition"]
+        text = about.get("volition", "null")
         header = json.loads(text)
     except (SafetensorError, OSError, *DAMAGE) as error:
         raise ValueError(f"{path} is not a file saved by volition ({reason_of(error)}).") from None
     if not isinstance(header, dict):
-        raise ValueError(f"{path} is not a file saved by volition (its header is no object).")
+        raise ValueError(f"{path} is not a file saved by volition (it has no header of ours).")
     if header.get("format") not in kinds or header.get("version") != VERSION:
         found, version = (shown(repr(header.get(key))) for key in ("format", "version"))
         raise ValueError(

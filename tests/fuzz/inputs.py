@@ -50,6 +50,9 @@ from volition.reproduce.journal import JOURNAL
 from volition.storage import checksum
 from volition.tables import read_table
 
+#: the truth about an input that can only be refused
+REFUSED = "to be refused"
+
 
 class Captured(BaseException):
     """What a command has read, at the moment at which it would begin to compute."""
@@ -266,6 +269,25 @@ def csv_tables(draw: Any) -> Case:
 
 
 @st.composite
+def csv_not_numbers(draw: Any) -> Case:
+    """Draw a CSV table in which one cell of numbers holds none."""
+    names, values = draw(columns_of_numbers(PLAIN_NAMES))
+    rows = [[spelled(draw, x) for x in row] for row in values]
+    i, j = (draw(st.integers(0, size - 1)) for size in values.shape)
+    rows[i][j] = draw(st.sampled_from(NOT_NUMBERS))
+    if len(names) == 1 and not rows[i][j].strip():
+        rows[i][j] = "none"  # an empty line is no row
+    content = written(draw, names, rows)
+    return Case({"t.csv": content}, lambda: read("t.csv", None, None, None), REFUSED)
+
+
+NOT_NUMBERS = [
+    "", " ", "nan", "NaN", "inf", "-Infinity", "1e999", "1,5", "1.000,5", "1 000", "0x10", "--1",
+    "1-2", "true", "12:30", "2020-01-01", "5%", "$5", "1e", "#N/A", "NULL", "\x00", "5\x1b[2J",
+]  # fmt: skip
+
+
+@st.composite
 def csv_damage(draw: Any) -> Case:
     """Draw a CSV file that is none, or none any longer."""
     if draw(st.booleans()):
@@ -281,7 +303,7 @@ def parquet_tables(draw: Any) -> Case:
     """Draw a Parquet table of known numbers of several types, whole or damaged."""
     names, values = draw(columns_of_numbers(TEXT.filter(lambda name: name == name.strip())))
     kinds = draw(st.lists(st.integers(0, 4), min_size=len(names), max_size=len(names)))
-    arrays, known = {}, True
+    arrays, known, never = {}, True, False
     for i, (name, kind) in enumerate(zip(names, kinds, strict=True)):
         column: Any = values[:, i]
         if kind == 1:
@@ -291,17 +313,18 @@ def parquet_tables(draw: Any) -> Case:
             column = np.clip(column, -1e30, 1e30).astype(np.float32)
             values[:, i] = column
         elif kind == 3:
-            column = [None, *column.tolist()[1:]]
-            known = False
+            column = pyarrow.array([None, *column.tolist()[1:]], pyarrow.float64())
+            never = True
         elif kind == 4:
-            odd = [[1.0], True, b"12", "12", datetime(2020, 1, 1), math.nan]
+            odd = [[1.0], True, b"12", datetime(2020, 1, 1), math.nan, {"a": 1.0}, "12"]
             column = [draw(st.sampled_from(odd))] * len(column)
-            known = False
+            never, known = never or column[0] != "12", known and column[0] != "12"
         arrays[name] = column
     stream = io.BytesIO()
     pyarrow.parquet.write_table(pyarrow.table(arrays), stream)
     content = stream.getvalue()
-    truth = facts(names, values, None, None) if known else None
+    truth: Any = facts(names, values, None, None) if known else None
+    truth = REFUSED if never else truth
     if draw(st.booleans()):
         content, truth = damaged(draw, content), None
     return Case({"t.parquet": content}, lambda: read("t.parquet", None, None, None), truth)
@@ -535,7 +558,13 @@ def saved_files(draw: Any) -> Case:
     name = draw(st.sampled_from(list(SAVED)))
     whole, truth = saved(name)
     _, load, fingerprint = SAVED[name]
-    content = damaged(draw, whole, most=2)
+    if draw(st.booleans()):  # a single bit, the arrays' no less often than the header's
+        start = draw(st.sampled_from([0, len(whole) * 3 // 4]))
+        flipped = bytearray(whole)
+        flipped[draw(st.integers(start, len(whole) - 1))] ^= 1 << draw(st.integers(0, 7))
+        content = bytes(flipped)
+    else:
+        content = damaged(draw, whole, most=2)
     path = Path("f.safetensors")
     return Case({path.name: content}, lambda: fingerprint(load(path)), truth)
 
@@ -671,6 +700,7 @@ def whole_fits(draw: Any) -> Case:
 
 READERS = (
     Reader("CSV tables", csv_tables()),
+    Reader("CSV not numbers", csv_not_numbers()),
     Reader("CSV damage", csv_damage(), batch=200),
     Reader("Parquet tables", parquet_tables()),
     Reader("matrices", matrices()),
