@@ -4,13 +4,18 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 BENCH ?= small london speed memory phase learn aden choices
 
-.PHONY: demo test bench results lint format clean
+.PHONY: demo test fuzz bench results lint format clean
 
 demo: $(STAMP)
 	$(BIN)/volition demo --out demo-results
 
 test: $(STAMP) lint
 	$(BIN)/python -m pytest -n 2 --durations=15
+
+# Inputs of all kinds on every reader, for half an hour: FUZZ_SECONDS=60 make fuzz for a minute.
+FUZZ_SECONDS ?= 1800
+fuzz: $(STAMP)
+	FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/python tests/fuzz/runner.py
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -26,9 +31,9 @@ format: $(STAMP)
 bench: $(STAMP)
 	@for name in $(BENCH); do $(BIN)/python benchmarks/$$name.py || exit 1; done
 
-# The paper's tables and figures, about an hour. Stopped, it goes on with: make results HOW=--resume
+# The paper's tables and figures, about an hour. Stopped, it goes on; all again with HOW=--overwrite
 SHARED ?= ../shared
-HOW ?=
+HOW ?= --resume
 results: $(STAMP)
 	$(BIN)/volition reproduce all $(HOW) --out docs/results \
 		--data $(SHARED)/data/utd19_london.mat --published $(SHARED)/published
@@ -41,4 +46,4 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $(STAMP)
 
 clean:
-	rm -rf .venv demo-results benchmarks/results
+	rm -rf .venv demo-results benchmarks/results fuzz-failures

@@ -172,7 +172,7 @@ def test_a_failure_while_writing_leaves_the_old_results(run, table, tmp_path, mo
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(cli, "save_model", fail)
-    code, _, err = run(*words, "--kappa", 0.5)
+    code, _, err = run(*words, "--kappa", 0.5, "--overwrite")
     assert code == 2
     assert "No space left" in err
     assert (tmp_path / "res" / "centers.csv").read_bytes() == kept
@@ -195,7 +195,7 @@ def test_odd_shapes_and_names(run, tmp_path):
     (tmp_path / "line.csv").write_text("speed\n1\n2\n9\n")
     assert run("fit", "line.csv", "-k", 2, "--kappa", 0.1, "--out", "line")[0] == 0
     (tmp_path / "p.csv").write_text("0.9\t0.1\n0.2\t0.8\n")
-    assert run("fit", "line.csv", "-k", 2, "--autonomy", "p.csv", "--out", "line")[0] == 0
+    assert run("fit", "line.csv", "-k", 2, "--autonomy", "p.csv", "--out", "line2")[0] == 0
 
 
 def test_failure_removes_the_folders_it_made(run, table, tmp_path, monkeypatch):
@@ -209,7 +209,7 @@ def test_failure_removes_the_folders_it_made(run, table, tmp_path, monkeypatch):
 
 
 def test_notes_a_temperature_that_drowns_distances(run, table):
-    words = ["fit", "sensors.csv", "-k", 3, "--columns", "x,y", "--kappa", 0.2, "--out", "res"]
+    words = ["fit", "sensors.csv", "-k", 3, "--columns", "x,y", "--kappa", 0.2, "--overwrite"]
     assert "nearly uniform" in run(*words, "--temperature", 1000)[1]
     assert "nearly uniform" not in run(*words, "--temperature", 0.01)[1]
 

@@ -77,7 +77,7 @@ def test_learning_from_costs_alone(run, files, tmp_path):
     more = ("--interactions", 600, "--network", "res/network.safetensors")
     code, _, err = run(*words, *more)
     assert code == 0, err
-    code, _, err = run(*words, *more[:-1], "res/summary.json")
+    code, _, err = run(*words, *more[:-1], "res/summary.json", "--overwrite")
     assert code == 2
     assert "res/summary.json is not a file saved by volition" in err
 

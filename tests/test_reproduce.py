@@ -85,6 +85,41 @@ def test_a_stopped_run_is_not_thrown_away_unasked(tmp_path):
     assert solved == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (lambda lines: [b"[]", *lines[1:]], "line 1 is damaged"),
+        (lambda lines: [b"{}", *lines[1:]], "line 1 is damaged"),
+        (lambda lines: [lines[0], b"7", *lines[1:]], "line 2 is damaged"),
+        (lambda lines: [lines[0], b'"name"', *lines[1:]], "line 2 is damaged"),
+        (lambda lines: [lines[0], lines[1][:9], *lines[2:]], "line 2 is damaged"),
+        (lambda lines: [*lines[:2], b'{"name": []}', *lines[3:]], "line 3 is damaged"),
+        (lambda lines: [*lines[:2], b"\xff\xfe", *lines[3:]], "line 3 is damaged"),
+        (lambda lines: [*lines[:2], b"[" * 100_000, *lines[3:]], "line 3 is damaged"),
+        (lambda lines: [*lines[:2], b'{"name": "case 1"}', *lines[3:]], "line 3 is damaged"),
+        (lambda lines: [*lines[:2], lines[2].replace(b"1", b"3", 1), *lines[3:]], "line 3"),
+    ],
+)
+@pytest.mark.parametrize("resume", [True, False])
+def test_a_damaged_journal_is_one_sentence(command, monkeypatch, tmp_path, damage, says, resume):
+    study, _ = counting(stop_at=3)
+    monkeypatch.setattr("volition.cli_reproduce.STUDIES", {"squares": study})
+    words = ("reproduce", "squares", "--quiet", "--out", "r")
+    assert command(*words)[0] == 130
+    journal = tmp_path / "r" / "squares" / JOURNAL
+    damaged = b"\n".join(damage(journal.read_bytes().split(b"\n")))
+    journal.write_bytes(damaged)
+    study, _ = counting()
+    monkeypatch.setattr("volition.cli_reproduce.STUDIES", {"squares": study})
+    code, _, err = command(*words, *(["--resume"] if resume else []))
+    assert code == 2
+    assert err.startswith("volition: r/squares/cases.jsonl")
+    assert err.count("\n") == 1
+    assert says in err
+    assert journal.read_bytes() == damaged
+    assert command(*words, "--overwrite")[0] == 0
+
+
 def test_other_data_are_not_resumed(monkeypatch, tmp_path):
     lines = ["detid,citycode,long,lat", *(f"{n},london,{n * n},{7 * n % 5}" for n in range(9))]
     for name, last in (("a.csv", "9,london,0,1"), ("b.csv", "9,london,3,1")):

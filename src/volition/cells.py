@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from volition.messages import a_few, shortened
+from volition.outputs import plain_text
 from volition.validation import FloatArray
 
 #: files that planners have, and what to do with them
@@ -107,7 +108,7 @@ def rows_of(path: Path) -> Iterator[tuple[int, list[str]]]:
             reader = csv.reader(stream, delimiter=delimiter)
             for row in reader:
                 if any(cell.strip() for cell in row):
-                    yield reader.line_num, row
+                    yield reader.line_num, [plain_text(cell) for cell in row]
     except UnicodeDecodeError:
         raise ValueError(f"{path} is not a text file in UTF-8.") from None
     except OSError as error:

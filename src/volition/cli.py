@@ -16,29 +16,31 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 import volition
+from volition.annealing import Record
 from volition.autonomy import Autonomy, DistanceAutonomy, FixedAutonomy, Passive
 from volition.choices import ChoiceAutonomy
 from volition.cli_estimate import estimate
 from volition.cli_learn import learn
+from volition.cli_output import STOPPED, Out, Overwrite, StopCallback, stoppable
 from volition.cli_reproduce import reproduce
 from volition.costs import METRICS, cost_unit_name, resolve_cost
 from volition.datasets import load_four_groups
 from volition.estimators import AutonomyAwareClustering
 from volition.messages import printable
 from volition.metrics import distortion
+from volition.outputs import check_writable, output_folder, write_csv
 from volition.persistence import read_autonomy, save_model
+from volition.plotting.text import PLAIN, label, save_figure
 from volition.problem import Problem
+from volition.solvers import Status
 from volition.suggestion import Persistence, Suggestion, suggest_n_clusters
-from volition.tables import (
-    Table,
-    check_writable,
-    output_folder,
-    read_entities,
-    read_matrix,
-    read_table,
-    write_csv,
-)
+from volition.tables import Table, read_entities, read_matrix, read_table
 from volition.terminal import make_console
+
+#: what commands write
+FIT_FILES = ("centers.csv", "assignments.csv", "summary.json", "clusters.png", "model.safetensors")
+PHASE_FILES = ("persistence.csv", "path.csv", "summary.json", "phase.png", "annealing.gif")
+DEMO = "the four groups of the paper's figure 1"
 
 app = typer.Typer(
     add_completion=False,
@@ -64,7 +66,6 @@ def _root(
     pass
 
 
-Out = Annotated[Path, typer.Option("--out", help="Folder for the results; made if missing.")]
 Seed = Annotated[int, typer.Option("--seed", help="Seed of everything random.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar.")]
 
@@ -81,11 +82,19 @@ def demo(
 ) -> None:
     """Solve the paper's small data set: 1800 entities, 4 centres, 30 % of prescriptions ignored."""
     autonomy = DistanceAutonomy(kappa, temperature=temperature)
-    check_writable(out)
+    check_writable(out, FIT_FILES, overwrite=_source_of(out) == DEMO)
     bunch = load_four_groups()
     table = Table(["x", "y"], bunch.data, None, None)
     model = AutonomyAwareClustering(4, autonomy=autonomy, random_state=seed)
-    _run(model, table, out, quiet, source="the four groups of the paper's figure 1")
+    _run(model, table, out, quiet, source=DEMO)
+
+
+def _source_of(folder: Path) -> Any:
+    """Return what the results in a folder were made from; None if there are none."""
+    try:
+        return json.loads((folder / "summary.json").read_text(encoding="utf-8"))["source"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
 
 
 File = Annotated[
@@ -153,6 +162,7 @@ def fit(
         float | None, typer.Option(help="Seconds after which the best so far is kept.")
     ] = None,
     out: Out = Path("volition-results"),
+    overwrite: Overwrite = False,
     seed: Seed = 0,
     quiet: Quiet = False,
 ) -> None:
@@ -161,8 +171,9 @@ def fit(
     Writes centers.csv, assignments.csv, summary.json, clusters.png and model.safetensors, and says
     what ignoring autonomy would have cost: centres found by the same solver as if all entities
     obeyed, numbered by position, each entity prescribed its nearest, judged with autonomy.
+    Ctrl-C ends it early and writes the best so far; a second Ctrl-C ends it at once.
     """
-    check_writable(out)
+    check_writable(out, FIT_FILES, overwrite)
     chosen, columns = _autonomy(kappa, gamma, zeta, temperature, autonomy, file, columns, metric)
     table = read_entities(file, columns, weight, id_column, metric)
     model = AutonomyAwareClustering(
@@ -194,34 +205,40 @@ def phase(
         bool, typer.Option("--animate", help="Also write the annealing as annealing.gif.")
     ] = False,
     out: Out = Path("volition-phase"),
+    overwrite: Overwrite = False,
     seed: Seed = 0,
     quiet: Quiet = False,
 ) -> None:
     """Show at which scales the entities split, and how many clusters there are.
 
     Prints how long, in log beta, each number of distinct centres persists, the longest first.
-    Writes persistence.csv, path.csv (every beta), summary.json and phase.png.
+    Writes persistence.csv, path.csv (every beta), summary.json and phase.png. Ctrl-C ends it early
+    and writes the path so far; a second Ctrl-C ends it at once.
     """
     if most < 1:
         raise ValueError(f"--max-clusters must be an integer >= 1, got {most}.")
-    check_writable(out)
+    check_writable(out, PHASE_FILES, overwrite)
     chosen, columns = _autonomy(kappa, gamma, zeta, temperature, autonomy, file, columns, metric)
     table = read_entities(file, columns, weight, None, metric)
     console = make_console()
     shown = Console(stderr=True) if not quiet and sys.stderr.isatty() else Console(quiet=True)
     began = perf_counter()
     with shown.status("annealing") as status:
-        suggestion = suggest_n_clusters(
-            table.values,
-            autonomy=chosen,
-            metric=metric,
-            sample_weight=table.weight,
-            n_max=most,
-            random_state=seed,
-            on_beta=lambda record, _: status.update(
-                f"beta = {record.beta:.4g}, {record.n_distinct} distinct centres"
-            ),
-        )
+        with stoppable() as stopped:
+
+            def on_beta(record: Record, _: Any) -> bool:
+                status.update(f"beta = {record.beta:.4g}, {record.n_distinct} distinct centres")
+                return stopped()
+
+            suggestion = suggest_n_clusters(
+                table.values,
+                autonomy=chosen,
+                metric=metric,
+                sample_weight=table.weight,
+                n_max=most,
+                random_state=seed,
+                on_beta=on_beta,
+            )
         summary = {
             "volition": volition.__version__,
             "source": str(file),
@@ -229,16 +246,16 @@ def phase(
             "columns": table.columns,
             "metric": metric,
             "autonomy": repr(chosen),
+            "status": _status(suggestion.path.status.value),
             "suggested": suggestion.n_clusters,
             "ranking": [p._asdict() for p in suggestion.ranking],
             "seconds": round(perf_counter() - began, 3),
             "seed": seed,
         }
-        files = ["persistence.csv", "path.csv", "summary.json", "phase.png"]
-        with output_folder(out) as folder:
+        files = PHASE_FILES if movie else PHASE_FILES[:-1]
+        with output_folder(out, PHASE_FILES, overwrite) as folder:
             _write_phase(suggestion, table, summary, folder)
             if movie:
-                files.append("annealing.gif")
                 problem = _problem(suggestion, table, summary)
                 animate = _plotting().animate
                 animate(
@@ -256,7 +273,17 @@ def phase(
     console.print(str(suggestion))
     for note in table.notes:
         console.print(f"Note: {note}")
+    if summary["status"] == STOPPED:
+        console.print(
+            f"The annealing was {STOPPED}, up to beta = {suggestion.path.beta:.4g}; what splits "
+            "later was not looked at."
+        )
     console.print(f"Results in {out}/: {', '.join(files)}")
+
+
+def _status(status: str) -> str:
+    """Return how a fit ended; the only callback that can stop one here is Ctrl-C's."""
+    return STOPPED if status == Status.STOPPED.value else status
 
 
 def _plotting() -> Any:
@@ -284,7 +311,7 @@ def _write_phase(
     problem = _problem(suggestion, table, summary)
     title = f"{Path(summary['source']).name}, {summary['autonomy']}"
     figure = _plotting().plot_phase(problem, suggestion.path, title)
-    figure.savefig(folder / "phase.png", dpi=140)
+    save_figure(figure, folder / "phase.png")
 
 
 def _autonomy(
@@ -328,33 +355,42 @@ def _autonomy(
 def _run(model: AutonomyAwareClustering, table: Table, out: Path, quiet: bool, source: str) -> None:
     X, weight = table.values, table.weight
     console = make_console()
+    bars: list[Any] = []
     if not quiet and sys.stdout.isatty():
         from sklearn.callback import ProgressBar
 
-        model.set_callbacks(ProgressBar())
+        bars = [ProgressBar()]
     began = perf_counter()
-    with warnings.catch_warnings(record=True) as caught:
+    with warnings.catch_warnings(record=True) as caught, stoppable() as stopped:
         warnings.simplefilter("always")
-        model.fit(X, sample_weight=weight)
+        model.set_callbacks(*bars, StopCallback(stopped)).fit(X, sample_weight=weight)
         seconds = perf_counter() - began
         model.set_callbacks()
-        ignoring = AutonomyAwareClustering(
-            model.n_clusters,
+        ignoring = None
+        if not stopped():
+            ignoring = AutonomyAwareClustering(
+                model.n_clusters,
+                metric=model.metric,
+                solver=model.solver,
+                time_budget=model.time_budget,
+                random_state=model.random_state,
+            )
+            ignoring.set_callbacks(StopCallback(stopped)).fit(X, sample_weight=weight)
+            ignoring.set_callbacks()
+        if stopped():
+            ignoring = None  # a search that was cut short would make autonomy look too good
+    ignored = None
+    if ignoring is not None:
+        ignored = distortion(
+            X,
+            ignoring.cluster_centers_,
+            model.autonomy,
+            ignoring.labels_,
             metric=model.metric,
-            solver=model.solver,
-            time_budget=model.time_budget,
-            random_state=model.random_state,
-        ).fit(X, sample_weight=weight)
-    ignored = distortion(
-        X,
-        ignoring.cluster_centers_,
-        model.autonomy,
-        ignoring.labels_,
-        metric=model.metric,
-        sample_weight=weight,
-    )
+            sample_weight=weight,
+        )
     summary = _summary(model, table, source, seconds, ignored)
-    with output_folder(out) as folder:
+    with output_folder(out, FIT_FILES) as folder:
         _write_results(model, ignoring, table, summary, folder)
     _print(console, summary, out)
     for note in table.notes:
@@ -364,9 +400,10 @@ def _run(model: AutonomyAwareClustering, table: Table, out: Path, quiet: bool, s
 
 
 def _summary(
-    model: AutonomyAwareClustering, table: Table, source: str, seconds: float, ignored: float
+    model: AutonomyAwareClustering, table: Table, source: str, seconds: float, ignored: float | None
 ) -> dict[str, Any]:
-    excess = 100 * (ignored / model.distortion_ - 1) if model.distortion_ > 0 else None
+    comparable = ignored is not None and model.distortion_ > 0
+    excess = 100 * (ignored / model.distortion_ - 1) if comparable else None  # type: ignore[operator]
     return {
         "volition": volition.__version__,
         "source": source,
@@ -380,7 +417,7 @@ def _summary(
         "excess_cost_percent_if_ignored": excess,
         "solver": model.solver,
         "kept": model.winner_,
-        "status": model.status_,
+        "status": _status(model.status_),
         "beta": model.beta_,
         "seconds": round(seconds, 3),
         "seed": model.random_state,
@@ -401,7 +438,7 @@ def _nearly_uniform(model: AutonomyAwareClustering) -> bool:
 
 def _write_results(
     model: AutonomyAwareClustering,
-    ignoring: AutonomyAwareClustering,
+    ignoring: AutonomyAwareClustering | None,
     table: Table,
     summary: dict[str, Any],
     folder: Path,
@@ -434,21 +471,22 @@ def _write_results(
     model.feature_names_in_ = np.array(table.columns, dtype=object)
     save_model(model, folder / "model.safetensors")
     del model.feature_names_in_  # the arrays plotted below have no names
-    figure = _plotting().plot_comparison(
-        model,
-        ignoring,
-        X,
-        sample_weight=table.weight,
-        caption=f"{summary['autonomy']}, K = {K}; distortion in "
-        f"{cost_unit_name(model.metric, table.columns)}",
-    )
+    if ignoring is None:
+        display = _plotting().ClusteringDisplay
+        figure = display.from_estimator(model, X, sample_weight=table.weight).figure_
+    else:
+        unit = cost_unit_name(model.metric, table.columns)
+        caption = f"{summary['autonomy']}, K = {K}; distortion in {unit}"
+        figure = _plotting().plot_comparison(
+            model, ignoring, X, sample_weight=table.weight, caption=caption
+        )
     for ax in figure.axes:
         names = table.columns if "haversine" not in model.metric else table.columns[::-1]
         if len(names) <= 2:
-            ax.set_xlabel(names[0])
+            ax.set_xlabel(label(names[0]), **PLAIN)
         if len(names) == 2:
-            ax.set_ylabel(names[1])
-    figure.savefig(folder / "clusters.png", dpi=140, bbox_inches="tight")
+            ax.set_ylabel(label(names[1]), **PLAIN)
+    save_figure(figure, folder / "clusters.png", bbox_inches="tight")
 
 
 def _print(console: Console, summary: dict[str, Any], out: Path) -> None:
@@ -469,15 +507,17 @@ def _print(console: Console, summary: dict[str, Any], out: Path) -> None:
     table.add_column(f"cost per entity{unit}", justify="right")
     table.add_column("more than ours", justify="right")
     table.add_row("autonomy known", f"{summary['distortion']:.6g}", "")
-    excess = summary["excess_cost_percent_if_ignored"]
+    excess, ignored = (
+        summary[name]
+        for name in ("excess_cost_percent_if_ignored", "distortion_if_autonomy_is_ignored")
+    )
     table.add_row(
         "autonomy ignored",
-        f"{summary['distortion_if_autonomy_is_ignored']:.6g}",
+        "not known (Ctrl-C)" if ignored is None else f"{ignored:.6g}",
         "" if excess is None else f"{excess:+.2f} %",
     )
     console.print(table)
-    files = "centers.csv, assignments.csv, summary.json, clusters.png, model.safetensors"
-    console.print(f"Results in {out}/: {files}")
+    console.print(f"Results in {out}/: {', '.join(FIT_FILES)}")
 
 
 app.command()(learn)

@@ -22,24 +22,25 @@ from volition.choices.off_policy import cautions as weight_cautions
 from volition.choices.overrides import override_rates
 from volition.choices.worth import GUESS, IGNORED, MODEL, SEEN
 from volition.cli_options import NumberedFrom, SkipUnknown
+from volition.cli_output import Out, Overwrite
 from volition.costs import cost_unit_name, resolve_cost
 from volition.learners import ChoiceClustering
 from volition.log_files import read_logged
 from volition.messages import shortened
+from volition.outputs import check_writable, output_folder, write_csv
 from volition.persistence import save_autonomy
+from volition.plotting.text import PLAIN, label, save_figure
 from volition.problem import Problem
 from volition.records import unanswered_note
-from volition.tables import (
-    Table,
-    check_writable,
-    output_folder,
-    read_table,
-    write_csv,
-    write_placement,
-)
+from volition.tables import Table, read_table, write_placement
 from volition.terminal import make_console
 
 AUTONOMY = "autonomy.safetensors"
+#: what the command writes
+FILES = (
+    AUTONOMY, "estimates.csv", "parameters.csv", "models.csv", "centers.csv", "moves.csv",
+    "assignments.csv", "summary.json", "calibration.png", "worth.png", "map.png",
+)  # fmt: skip
 #: what an estimate rests on, for people
 RESTS_ON = {SEEN: "what was seen", MODEL: "the model", GUESS: "a guess"}
 
@@ -94,9 +95,8 @@ def estimate(
             "Default: the box of the entities and of the centres in the log."
         ),
     ] = None,
-    out: Annotated[
-        Path, typer.Option("--out", help="Folder for the results; made if missing.")
-    ] = Path("volition-estimate"),
+    out: Out = Path("volition-estimate"),
+    overwrite: Overwrite = False,
     seed: Annotated[int, typer.Option("--seed", help="Seed of everything random.")] = 0,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
 ) -> None:
@@ -110,7 +110,7 @@ def estimate(
     (today's centres beside the new ones, and the share that uses each), assignments.csv,
     summary.json, calibration.png, worth.png and map.png.
     """
-    check_writable(out)
+    check_writable(out, FILES, overwrite)
     check_family(family)
     names = covariates.split(",") if covariates else []
     names = [name.strip() for name in names]
@@ -143,7 +143,7 @@ def estimate(
     cost = resolve_cost(metric)
     rates = override_rates(table.values, model.choices_, cost, Z, names, centers_named)
     summary["overrides"] = str(rates)
-    with output_folder(out) as folder:
+    with output_folder(out, FILES, overwrite) as folder:
         _write(model, table, names, worth, summary, folder)
     console = make_console()
     console.width = max(console.width, 112)  # the table is of no use cut off
@@ -259,15 +259,16 @@ def _write(
 
     bins = calibration(fit, model._X, model.choices_, model._cost)
     axes = plot_calibration(bins)
-    axes[0].figure.suptitle(f"{summary['source']}: {summary['n_choices']} choices")
-    axes[0].figure.savefig(folder / "calibration.png", dpi=140)
+    title = f"{label(summary['source'])}: {summary['n_choices']} choices"
+    axes[0].figure.suptitle(title, **PLAIN)
+    save_figure(axes[0].figure, folder / "calibration.png")
     ax = plot_worth(worth, unit=summary["cost_unit"])
-    ax.figure.savefig(folder / "worth.png", dpi=140)
+    save_figure(ax.figure, folder / "worth.png")
     ax = plot_relocation(
         table.values, model.choices_.layouts[-1], model.cluster_centers_, model.labels_,
         names=table.columns, geographic="haversine" in metric, center_names=model.center_names_,
     )  # fmt: skip
-    ax.figure.savefig(folder / "map.png", dpi=140)
+    save_figure(ax.figure, folder / "map.png")
 
 
 def _write_moves(model: ChoiceClustering, table: Table, folder: Path) -> None:
@@ -332,11 +333,7 @@ def _print(
     console.print(f"Costs are in {summary['cost_unit']}.")
     _print_plans(console, model, worth)
     console.print(str(model.reach()))
-    files = (
-        f"{AUTONOMY}, estimates.csv, parameters.csv, models.csv, centers.csv, moves.csv, "
-        "assignments.csv, summary.json, calibration.png, worth.png, map.png"
-    )
-    console.print(f"Results in {out}/: {files}")
+    console.print(f"Results in {out}/: {', '.join(FILES)}")
     console.print(f"Go on with: {summary['next']}")
 
 

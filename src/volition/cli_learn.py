@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import tomllib
 import warnings
@@ -22,6 +23,7 @@ from rich.table import Table as RichTable
 import volition
 from volition.autonomy import Autonomy, DistanceAutonomy, FixedAutonomy, Passive
 from volition.cli_options import NumberedFrom, SkipUnknown
+from volition.cli_output import Out, Overwrite
 from volition.costs import cost_unit_name
 from volition.datasets import load_four_groups, make_city
 from volition.estimators import AutonomyAwareClustering
@@ -29,20 +31,25 @@ from volition.learners import ADENClustering, ChoiceClustering, Learner, Tabular
 from volition.log_files import read_logged
 from volition.messages import printable
 from volition.metrics import distortion
+from volition.outputs import check_writable, output_folder, write_csv
+from volition.plotting.text import PLAIN, label, save_figure
 from volition.population import LoggedPopulation, SimulatedPopulation
 from volition.records import unanswered_note
+from volition.storage import reason_of, sweep
 from volition.tables import (
     Table,
-    check_writable,
-    output_folder,
     read_entities,
     read_matrix,
-    write_csv,
     write_placement,
 )
 from volition.terminal import make_console
 
 STATE = "state.safetensors"
+#: what the command writes, besides
+FILES = (
+    "centers.csv", "assignments.csv", "history.csv", "summary.json", "learning.png",
+    "network.safetensors", "change-*.png",
+)  # fmt: skip
 SHAPE = ("kappa", "gamma", "zeta", "temperature")
 AnyLearner = TabularClustering | ADENClustering | ChoiceClustering
 
@@ -145,9 +152,8 @@ def learn(
     resume: Annotated[
         bool, typer.Option("--resume", help=f"Go on from {STATE} in the output folder.")
     ] = False,
-    out: Annotated[
-        Path, typer.Option("--out", help="Folder for the results; made if missing.")
-    ] = Path("volition-learned"),
+    out: Out = Path("volition-learned"),
+    overwrite: Overwrite = False,
     seed: Annotated[int, typer.Option("--seed", help="Seed of everything random.")] = 0,
     quiet: Annotated[bool, typer.Option("--quiet", help="No live display.")] = False,
 ) -> None:
@@ -159,7 +165,10 @@ def learn(
     """
     if (population is None) == (log is None):
         raise ValueError("Give --population FILE.toml or --log FILE.csv, one of the two.")
-    check_writable(out)
+    if resume and overwrite:
+        raise ValueError("--resume keeps an earlier run and --overwrite does not: say one of them.")
+    instead = f"--resume goes on from {STATE}, " if os.path.isfile(out / STATE) else ""
+    check_writable(out, (STATE, *FILES), overwrite or resume, instead)
     if log is not None and learner in ("choice", "aden"):
         raise ValueError(
             f"--learner {learner} asks how entities respond when centres move, which a log does "
@@ -220,7 +229,7 @@ def learn(
         if not getattr(model, "n_answers_", 0):
             raise ValueError(failure or "Stopped before the first answer; nothing was learned.")
     summary = _summary(model, source, perf_counter() - began, seed)
-    with output_folder(out) as folder:
+    with output_folder(out, FILES) as folder:
         _write(model, source, summary, folder)
     _print(console, model, summary, out)
     for note in dict.fromkeys([*source.notes, *(str(warning.message) for warning in caught)]):
@@ -410,7 +419,13 @@ def _logged(
 def _folder_for_state(folder: Path) -> Iterator[None]:
     """Make the folder that checkpoints go to; take it away again if nothing came of it."""
     made = [f for f in (folder, *folder.parents) if not f.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(
+            f"The output folder {folder} cannot be written: {reason_of(error)}."
+        ) from None
+    sweep(folder)
     try:
         yield
     except BaseException:
@@ -541,12 +556,13 @@ def _write(model: AnyLearner, source: Source, summary: dict[str, Any], folder: P
 
     ax = plot_learning(model, optimum=summary.get("optimum_for_known_p"))
     unit = printable(summary["cost_unit"])
-    ax.set_ylabel(f"cost per entity ({unit})", parse_math=False)
-    ax.set_title(f"{source.name}: {model.n_clusters} centres, {summary['n_answers']} answers")
-    ax.figure.savefig(folder / "learning.png", dpi=140)
+    ax.set_ylabel(f"cost per entity ({unit})", **PLAIN)
+    title = f"{label(source.name)}: {model.n_clusters} centres, {summary['n_answers']} answers"
+    ax.set_title(title, **PLAIN)
+    save_figure(ax.figure, folder / "learning.png")
     for number, change in enumerate(model.changes_, start=1):
         figure = plot_change(change, center_names=source.center_names)
-        figure.savefig(folder / f"change-{number}.png", dpi=140)
+        save_figure(figure, folder / f"change-{number}.png")
 
 
 def _print(console: Console, model: AnyLearner, summary: dict[str, Any], out: Path) -> None:

@@ -9,8 +9,10 @@ from typing import Annotated, Any
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from volition.cli_output import Out
+from volition.outputs import check_writable
 from volition.reproduce import STUDIES, Case, Settings, Study, open_journal, run, together
-from volition.tables import check_writable
+from volition.reproduce.page import HEAD
 from volition.terminal import make_console
 
 ALL = "all"
@@ -18,9 +20,7 @@ ALL = "all"
 
 def reproduce(
     name: Annotated[str, typer.Argument(help=f"{', '.join(STUDIES)}, or {ALL}.")],
-    out: Annotated[
-        Path, typer.Option("--out", help="Folder for the results; each study has its own in it.")
-    ] = Path("volition-results"),
+    out: Out = Path("volition-results"),
     quick: Annotated[
         bool, typer.Option("--quick", help="Fewer seeds and cases where there are many.")
     ] = False,
@@ -29,7 +29,9 @@ def reproduce(
     ] = False,
     restart: Annotated[
         bool,
-        typer.Option("--restart", help="Throw away an earlier run that was stopped."),
+        typer.Option(
+            "--overwrite", "--restart", help="Replace an earlier run, whether finished or stopped."
+        ),
     ] = False,
     data: Annotated[
         Path | None,
@@ -52,8 +54,9 @@ def reproduce(
 ) -> None:
     """Run an experiment of the paper again, and put its figures beside the published ones.
 
-    Writes page.md with tables and pictures, each table as CSV, each picture as PNG and SVG, and
-    everything with seeds and versions as JSON. A run that is stopped goes on with --resume.
+    Each study has a folder of its own in that of the results. Writes page.md with tables and
+    pictures, each table as CSV, each picture as PNG and SVG, and everything with seeds and versions
+    as JSON. A run that is stopped goes on with --resume.
     """
     if name not in (*STUDIES, ALL):
         raise ValueError(f"There is no study '{name}'; choose {', '.join(STUDIES)}, or {ALL}.")
@@ -74,6 +77,9 @@ def reproduce(
             console.print(f"{study.name}: left out, because it needs --data.")
     for study in studies:  # nothing is begun that could not be finished
         open_journal(study, out / study.name, settings, resume, restart)
+        files = ("page.md", f"{study.name}.json")
+        check_writable(out / study.name, files, resume or restart, "--resume keeps them, ")
+    _check_readme(out / "README.md", restart)
     for study in studies:
         minutes = study.expected(settings) / 60
         console.print(f"{study.name}: about {_minutes(minutes)} on two cores.")
@@ -91,6 +97,17 @@ def reproduce(
             raise SystemExit(130) from None
     path = together(out, list(STUDIES.values()))
     console.print(f"All pages that are there together: {path}")
+
+
+def _check_readme(path: Path, overwrite: bool) -> None:
+    """Raise ValueError where the page that joins all others would replace one of somebody else."""
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder, but a file must go there.")
+    if path.is_file() and not overwrite and not path.read_bytes().startswith(HEAD.encode()):
+        raise ValueError(
+            f"{path} was not written by volition reproduce; --overwrite replaces it, another --out "
+            "keeps both."
+        )
 
 
 def _minutes(minutes: float) -> str:

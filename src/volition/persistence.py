@@ -24,7 +24,7 @@ from volition.learners import ADENClustering, ChoiceClustering, Learner, Tabular
 from volition.portfolio import Candidate
 from volition.schedules import Critical, Explicit, Geometric
 from volition.solvers import Armijo, FixedPoint, Gradient
-from volition.storage import read_file, write_file
+from volition.storage import expect, read_file, reading, shown, write_file
 
 FORMAT, LEARNER, AUTONOMY = "volition-model", "volition-learner", "volition-autonomy"
 _LEARNERS: dict[str, type[Learner]] = {
@@ -139,31 +139,68 @@ def load_model(
     """
     path = Path(path)
     tensors, header = read_file(path, FORMAT, LEARNER)
-    if header["format"] == LEARNER:
-        if autonomy is not None:
-            raise ValueError(f"{path} holds a learner, which knows no autonomy= to be given.")
-        return _LEARNERS[header["class"]].from_file(path, metric=metric)
+    with reading(path):
+        if header["format"] == LEARNER:
+            if autonomy is not None:
+                raise ValueError(f"{path} holds a learner, which knows no autonomy= to be given.")
+            return _LEARNERS[header["class"]].from_file(path, metric=metric)
+        model = AutonomyAwareClustering(**_params(path, header, tensors, autonomy, metric))
+        model._check_params()
+        model._cost()
+        if model.autonomy is not None:
+            model.autonomy.check(model.n_clusters)
+        _restore(model, header["fitted"], tensors)
+    return model
+
+
+def _params(
+    path: Path, header: dict[str, Any], tensors: dict[str, np.ndarray], autonomy: Any, metric: Any
+) -> dict[str, Any]:
+    """Return the constructor's parameters, the user's functions where the file has none."""
     given = {"autonomy": autonomy, "metric": metric}
     for name, value in given.items():
         saved = header["params"][name]
-        if value is not None and not (isinstance(saved, dict) and saved["kind"] == "function"):
+        function = isinstance(saved, dict) and saved["kind"] == "function"
+        if value is not None and not function:
             raise ValueError(f"{path} holds its own {name}; {name}= is only for Python functions.")
-    params = {
+        if value is None and function:
+            raise ValueError(
+                f"{path} was fitted with a Python function as {name}, which is not stored in the "
+                f"file; give it as load_model(path, {name}=...)."
+            )
+    return {
         name: _decode(value, name, tensors, given.get(name))
         for name, value in header["params"].items()
     }
-    model = AutonomyAwareClustering(**params)
-    fitted = header["fitted"]
+
+
+def _restore(
+    model: AutonomyAwareClustering, fitted: dict[str, Any], tensors: dict[str, np.ndarray]
+) -> None:
+    """Set what a fit sets, and check that it fits together."""
+    K, d = model.n_clusters, fitted["n_features_in_"]
+    expect(tensors, "cluster_centers_", (K, d))
+    labels = expect(tensors, "labels_", (None,), "i")
+    expect(tensors, "policy_", (len(labels), K))
+    expect(tensors, "betas_", (None,))
+    if len(labels) == 0 or labels.min() < 0 or labels.max() >= K:
+        raise ValueError("'labels_' holds a cluster that does not exist")
+    for name in ("distortion_", "free_energy_", "beta_"):
+        number = fitted[name]
+        if isinstance(number, bool) or not isinstance(number, int | float) or number != number:
+            raise ValueError(f"'{name}' is {shown(repr(number))}, not a number")
     for name in _SCALARS:
         setattr(model, name, fitted[name])
     for name, cls in _RECORDS.items():
         setattr(model, name, [cls(*values) for values in fitted[name]])
     if "feature_names_in_" in fitted:
-        model.feature_names_in_ = np.array(fitted["feature_names_in_"], dtype=object)
+        names = fitted["feature_names_in_"]
+        if len(names) != d or not all(isinstance(name, str) for name in names):
+            raise ValueError(f"'feature_names_in_' must name {d} columns")
+        model.feature_names_in_ = np.array(names, dtype=object)
     for name in _ARRAYS:
         setattr(model, name, tensors[name])
-    model._n_features_out = len(model.cluster_centers_)
-    return model
+    model._n_features_out = K
 
 
 def save_autonomy(model: Autonomy, path: Any, **facts: Any) -> Path:
@@ -217,9 +254,14 @@ def load_autonomy(path: Any) -> Autonomy:
 
 def read_autonomy(path: Any) -> tuple[Autonomy, dict[str, Any]]:
     """Return the model, and the facts that were written with it."""
-    tensors, header = read_file(Path(path), AUTONOMY)
-    model: Autonomy = _decode(header["autonomy"], "autonomy", tensors)
-    return model, header["facts"]
+    path = Path(path)
+    tensors, header = read_file(path, AUTONOMY)
+    with reading(path):
+        model = _decode(header["autonomy"], "autonomy", tensors)
+        facts = header["facts"]
+        if not isinstance(model, Autonomy) or not isinstance(facts, dict):
+            raise ValueError("it holds no autonomy model")
+    return model, facts
 
 
 def _encode(value: Any, key: str, tensors: dict[str, np.ndarray]) -> Any:
@@ -271,27 +313,26 @@ def _decode(value: Any, name: str, tensors: dict[str, np.ndarray], given: Any = 
     if not isinstance(value, dict):
         return value
     kind = value["kind"]
-    if kind == "function":
-        if given is None:
-            raise ValueError(
-                f"The model was fitted with a Python function as {name}, which is not stored in "
-                f"the file; give it as load_model(path, {name}=...)."
-            )
+    if kind == "function" and given is not None:
         return resolve_cost(given) if name == "metric" else _autonomy(given)
     if kind == "FixedAutonomy":
         matrix, labels = tensors[value["tensor"]], value["labels"]
+        if matrix.dtype.kind != "f":
+            raise ValueError(f"the autonomy matrix holds {matrix.dtype}, which it cannot")
         return FixedAutonomy(matrix if labels is None else dict(zip(labels, matrix, strict=True)))
     if kind == "Passive":
         return Passive()
     if kind == "ChoiceAutonomy":
         arrays = {name: tensors[f"{value['at']}.{name}"] for name in value["tensors"]}
+        for part in arrays:
+            expect(arrays, part, (None,) * arrays[part].ndim)
         return ChoiceAutonomy.from_state(value["numbers"], arrays, arrays.get("covariates"))
     if kind == "array":
         return tensors[value["tensor"]]
     if kind in _OBJECTS:
         fields = {f: _decode(v, f, tensors) for f, v in value["fields"].items()}
         return _OBJECTS[kind](**fields)
-    raise ValueError(f"The file holds a {kind!r} for {name}, which this release does not know.")
+    raise ValueError(f"its {name} is a {shown(repr(kind))}, which this release does not know")
 
 
 def _autonomy(given: Any) -> Autonomy:

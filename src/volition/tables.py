@@ -1,13 +1,8 @@
-"""Tables in (CSV, Parquet) and results out, each complete or not at all."""
+"""Tables in (CSV, Parquet), and placements out."""
 
 from __future__ import annotations
 
-import csv
-import os
-import shutil
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +20,7 @@ from volition.cells import (
 )
 from volition.costs import geographic_hint
 from volition.messages import shortened
+from volition.outputs import write_csv
 from volition.records import is_missing
 from volition.validation import FloatArray
 
@@ -194,14 +190,6 @@ def read_matrix(path: Path) -> FloatArray:
     return np.array(rows)
 
 
-def write_csv(path: Path, header: Sequence[str], rows: Iterator[Sequence[Any]]) -> None:
-    """Write a CSV file."""
-    with open(path, "w", newline="", encoding="utf-8") as stream:
-        writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow(header)
-        writer.writerows(rows)
-
-
 def write_placement(
     folder: Path,
     table: Table,
@@ -229,41 +217,3 @@ def write_placement(
             for name, j, row in zip(ids, labels, costs, strict=True)
         ),
     )
-
-
-def check_writable(folder: Path) -> None:
-    """Raise ValueError unless the folder is there or can be made, and takes files."""
-    there = folder
-    while not there.exists():
-        there = there.parent
-    if not there.is_dir():
-        raise ValueError(f"The output folder {folder} cannot be written: {there} is a file.")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise ValueError(
-            f"The output folder {folder} cannot be written: {there} does not allow it."
-        )
-
-
-@contextmanager
-def output_folder(folder: Path) -> Iterator[Path]:
-    """Give a temporary folder; on success its files move to ``folder``, else nothing changes."""
-    made = [f for f in (folder, *folder.parents) if not f.exists()]
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        work = Path(tempfile.mkdtemp(prefix=".volition-", dir=folder))
-    except OSError as error:
-        reason = error.strerror
-        raise ValueError(f"The output folder {folder} cannot be written: {reason}.") from None
-    try:
-        yield work
-        files = sorted(work.iterdir())
-        for file in files:
-            if (folder / file.name).is_dir():
-                raise ValueError(f"{folder / file.name} is a folder, but a file must go there.")
-        made = []
-        for file in files:
-            os.replace(file, folder / file.name)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-        for empty in made:
-            empty.rmdir()

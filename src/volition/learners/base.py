@@ -43,7 +43,7 @@ from volition.learners.trial import (
 )
 from volition.population import IntArray, Population, Prescriptions, Response
 from volition.problem import BLOCK_ROWS
-from volition.storage import check_file, read_file, write_file
+from volition.storage import check_file, expect, read_file, reading, write_file
 from volition.validation import (
     FloatArray,
     check_entities,
@@ -199,16 +199,20 @@ class Learner(ClusterMixin, BaseEstimator):
         -------
         Learner
         """
-        params = cls._params_from(read_file(Path(path), KIND)[1]["params"])
-        if params["metric"] is not None and metric is not None:
-            raise ValueError(f"{path} holds its own metric; metric= is only for Python functions.")
-        if params["metric"] is None and metric is None:
-            raise ValueError(
-                f"{path} was made with a Python function as metric, which is not stored in the "
-                "file; give it as metric=."
-            )
-        params["metric"] = params["metric"] or metric
-        learner = cls(**params)
+        header = read_file(Path(path), KIND)[1]
+        with reading(Path(path)):
+            params = cls._params_from(header["params"])
+            saved = params["metric"]
+            if saved is not None and metric is not None:
+                raise ValueError(
+                    f"{path} holds its own metric; metric= is only for Python functions."
+                )
+            if saved is None and metric is None:
+                raise ValueError(
+                    f"{path} was made with a Python function as metric, which is not stored in "
+                    "the file; give it as metric=."
+                )
+            learner = cls(**(params | {"metric": saved or metric}))
         learner.resume(path)
         return learner
 
@@ -890,13 +894,38 @@ class Learner(ClusterMixin, BaseEstimator):
         return self
 
     def _load(self, path: Path, population: Any = None) -> None:
+        """Go on from a file, or, where it is of no use, stay as if nothing had been tried."""
         tensors, header = read_file(path, KIND)
+        before = self.__dict__.copy()
+        try:
+            with reading(path):
+                self._take(tensors, header, path)
+        except BaseException:
+            self.__dict__.clear()
+            self.__dict__.update(before)
+            raise
+        if header["population"] is not None and hasattr(population, "load_state_dict"):
+            try:
+                population.load_state_dict(header["population"])
+            except (KeyError, TypeError, ValueError):
+                raise ValueError(
+                    f"{path} was made with another kind of population than {population!r}."
+                ) from None
+
+    def _take(self, tensors: dict[str, np.ndarray], header: dict[str, Any], path: Path) -> None:
         if header["class"] != type(self).__name__ or header["n_clusters"] != self.n_clusters:
             raise ValueError(
                 f"{path} is of {header['class']} with n_clusters={header['n_clusters']}, not of "
                 f"{type(self).__name__} with n_clusters={self.n_clusters}."
             )
         self._accept(header["learner"])
+        n, d = expect(tensors, "X", (None, None)).shape
+        expect(tensors, "weight", (n,))
+        expect(tensors, "centers", (self.n_clusters, d))
+        labels = expect(tensors, "labels", (n,), "i")
+        if labels.min() < -1 or labels.max() >= self.n_clusters:
+            raise ValueError("'labels' holds a cluster that does not exist")
+        header["population"]  # must be there; the population takes it up later
         groups: dict[str, dict[str, np.ndarray]] = {"learner": {}, "ledger": {}, "monitor": {}}
         for name, value in tensors.items():
             prefix, _, rest = name.partition(".")
@@ -921,13 +950,6 @@ class Learner(ClusterMixin, BaseEstimator):
         self.stop_reason_, self.interrupted_ = header["ended"]
         self.tried_ = [Tried(name, Estimate(*e), error) for name, e, error in header["tried"]]
         self.kept_ = header["kept"]
-        if header["population"] is not None and hasattr(population, "load_state_dict"):
-            try:
-                population.load_state_dict(header["population"])
-            except (KeyError, TypeError, ValueError):
-                raise ValueError(
-                    f"{path} was made with another kind of population than {population!r}."
-                ) from None
 
     def _check_started(self) -> None:
         if not hasattr(self, "_X"):

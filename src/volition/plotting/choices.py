@@ -9,9 +9,10 @@ import numpy as np
 from volition.choices import CalibrationBin, Worth
 from volition.choices.worth import GUESS, MODEL, SEEN
 from volition.messages import cut
-from volition.plotting.clustering import cluster_colors, clustering_info
+from volition.plotting.clustering import cluster_colors, clustering_info, label_axes
 from volition.plotting.learning import _axes
 from volition.plotting.phase import BLUE, GREY, ORANGE
+from volition.plotting.text import PLAIN
 
 
 def plot_calibration(bins: list[CalibrationBin], *, axes: Any = None) -> Any:
@@ -92,7 +93,7 @@ def plot_worth(rows: list[Worth], *, unit: str = "", ax: Any = None) -> Any:
         MODEL: (BLUE, "o", "from the model, 95 %"),
         GUESS: (GREY, "o", "a guess: the log does not support the model"),
     }
-    for basis, (colour, marker, label) in kinds.items():
+    for basis, (colour, marker, meaning) in kinds.items():
         mine = [number for number, row in enumerate(rows) if row.basis == basis]
         if not mine:
             continue
@@ -100,11 +101,11 @@ def plot_worth(rows: list[Worth], *, unit: str = "", ax: Any = None) -> Any:
         error = None if basis == GUESS else np.abs(values[:, 1:] - values[:, :1]).T
         ax.errorbar(
             values[:, 0], mine, xerr=error, fmt=marker, color=colour, markersize=6, capsize=2,
-            label=label, markerfacecolor="none" if basis == GUESS else colour,
+            label=meaning, markerfacecolor="none" if basis == GUESS else colour,
         )  # fmt: skip
-    ax.set_yticks(range(len(rows)), [row.name for row in rows])
+    ax.set_yticks(range(len(rows)), [label(row.name) for row in rows], **PLAIN)
     ax.set_ylim(len(rows) - 0.5, -0.5)
-    ax.set_xlabel(f"cost per entity{f' ({unit})' if unit else ''}")
+    ax.set_xlabel(label(f"cost per entity{f' ({unit})' if unit else ''}"), **PLAIN)
     ax.set_xlim(left=0)
     ax.legend(frameon=False, loc="best")
     return ax
@@ -181,7 +182,7 @@ def plot_relocation(
         zorder=4,
     )  # fmt: skip
     ax.scatter([], [], s=90, marker="*", c="white", edgecolors="black", label="recommended")
-    ax.set(xlabel=info.axis_names[0], ylabel=info.axis_names[1])
+    label_axes(ax, info.axis_names)
     if info.aspect is not None:
         ax.set_aspect(info.aspect)
     ax.legend(loc="best", fontsize=8, framealpha=0.8)

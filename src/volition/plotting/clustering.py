@@ -10,6 +10,7 @@ from sklearn.decomposition import PCA
 
 from volition.estimators import AutonomyAwareClustering
 from volition.metrics import distortion
+from volition.plotting.text import LONGEST, PLAIN, label
 from volition.validation import FloatArray
 
 #: Okabe and Ito's colours, told apart by almost everyone
@@ -102,6 +103,12 @@ def _aspect(points: FloatArray, geographic: bool) -> float | None:
     aspect = 1 / np.cos(np.deg2rad(points[:, 1].mean())) if geographic else 1.0
     width, height = np.ptp(points, axis=0)
     return float(aspect) if 0.25 < (height * aspect + 1e-300) / (width + 1e-300) < 4 else None
+
+
+def label_axes(ax: Any, names: Any) -> None:
+    """Name the axes as the columns are named, whatever that is."""
+    ax.set_xlabel(label(names[0]), **PLAIN)
+    ax.set_ylabel(label(names[1]), **PLAIN)
 
 
 class ClusteringDisplay:
@@ -205,10 +212,10 @@ class ClusteringDisplay:
             ax.annotate(
                 str(number), place, xytext=(5, 5), textcoords="offset points", fontsize=7, zorder=4
             )
-        ax.set(xlabel=info.axis_names[0], ylabel=info.axis_names[1])
+        label_axes(ax, info.axis_names)
         if info.aspect is not None:
             ax.set_aspect(info.aspect)
-        ax.set_title(info.title, fontsize=10)
+        ax.set_title(label(info.title, 2 * LONGEST), fontsize=10, **PLAIN)
         ax.legend(loc="best", fontsize=8, framealpha=0.8)
         self.ax_, self.figure_ = ax, ax.figure
         return self
@@ -278,5 +285,5 @@ def plot_comparison(
         ignoring, X, ax=axes[1], title=f"autonomy ignored: distortion {bad:.4g}{percent}"
     )
     if caption:
-        figure.supxlabel(caption, fontsize=9)
+        figure.supxlabel(label(caption, 3 * LONGEST), fontsize=9, **PLAIN)
     return figure

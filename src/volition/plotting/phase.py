@@ -13,7 +13,8 @@ from sklearn.decomposition import PCA
 
 from volition.annealing import AnnealingResult
 from volition.phase import coincident
-from volition.plotting.clustering import clustering_info
+from volition.plotting.clustering import clustering_info, label_axes
+from volition.plotting.text import LONGEST, PLAIN, drawing, label
 from volition.problem import Problem
 from volition.suggestion import persistence
 from volition.validation import FloatArray
@@ -213,7 +214,7 @@ def plot_phase(problem: Any, result: AnnealingResult, title: str = "") -> Any:
     plot_tree(problem, result, axes[1, 0]).set_title("where they come from")
     plot_moves(result, axes[1, 1]).set_title("when they move")
     if title:
-        figure.suptitle(title)
+        figure.suptitle(label(title, 2 * LONGEST), **PLAIN)
     return figure
 
 
@@ -279,7 +280,7 @@ def animate(
     )
     dots = ax.scatter(*info.points.T, s=6, lw=0)
     stars = ax.scatter([], [], marker="*", s=180, c="black", ec="white", lw=0.8, zorder=3)
-    ax.set(xlabel=info.axis_names[0], ylabel=info.axis_names[1])
+    label_axes(ax, info.axis_names)
     if info.aspect is not None:
         ax.set_aspect(info.aspect)
     title = ax.set_title(" ")
@@ -294,6 +295,7 @@ def animate(
 
     movie = FuncAnimation(figure, draw, frames=keep.tolist(), blit=False)
     writer = PillowWriter(fps=fps) if suffix == ".gif" else FFMpegWriter(fps=fps)
-    movie.save(path, writer=writer, dpi=90, progress_callback=on_frame)
+    with drawing():
+        movie.save(path, writer=writer, dpi=90, progress_callback=on_frame)
     plt.close(figure)
     return path

@@ -7,6 +7,7 @@ import json
 import os
 import platform
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -16,9 +17,10 @@ import sklearn
 import torch
 
 import volition
+from volition.outputs import output_folder
 from volition.reproduce.page import Page
 from volition.reproduce.study import Case, Row, Settings, Study
-from volition.tables import output_folder
+from volition.storage import naming, reading, replace_file, shown
 
 JOURNAL = "cases.jsonl"
 
@@ -39,17 +41,17 @@ class Journal:
 
         Raises ValueError, and changes nothing, where what is there does not fit, or would be lost.
         """
-        found = self._found()
+        found = [] if restart else self._found()
         if resume and found:
             differ = [key for key in self.header if found[0].get(key) != self.header[key]]
             if differ:
-                was = ", ".join(f"{key} {found[0].get(key)}" for key in differ)
+                was = ", ".join(f"{key} {shown(str(found[0].get(key)))}" for key in differ)
                 now = ", ".join(f"{key} {self.header[key]}" for key in differ)
                 raise ValueError(
                     f"{self.path} was begun with {was}, not with {now}; --restart begins anew, "
                     "another --out keeps both."
                 )
-            self.rows = {line["name"]: line for line in found[1:] if "name" in line}
+            self.rows = {line["name"]: line for line in found[1:]}
         elif not restart and 1 < len(found) <= n_cases:
             raise ValueError(
                 f"{self.path} holds a run that was stopped after {len(found) - 1} cases; --resume "
@@ -61,33 +63,67 @@ class Journal:
                 "--out keeps both."
             )
 
-    def _found(self) -> list[Any]:
+    def _found(self) -> list[Row]:
+        """Return the header and the rows that are there; the last line may be cut short."""
         if not self.path.is_file():
             return []
-        return [line for line in map(_decoded, self.path.read_text("utf-8").split("\n")) if line]
+        lines = self.path.read_bytes().split(b"\n")
+        found: list[Row] = []
+        for number, line in enumerate(lines, start=1):
+            row = _decoded(line)
+            if row is None and (number == len(lines) or not line.strip()):
+                continue  # a run that was killed while it wrote, or the end of the file
+            if row is None or (found and not isinstance(row.get("name"), str)):
+                raise ValueError(
+                    f"{self.path}, line {number} is damaged: it holds no result of a case; mend "
+                    "or remove the file, or begin again with --overwrite."
+                )
+            found.append(row)
+        if found and found[0].get("study") != self.header["study"]:
+            raise ValueError(
+                f"{self.path}, line 1 is damaged: it does not begin a run of "
+                f"{self.header['study']}; mend or remove the file, or begin again with --overwrite."
+            )
+        return found
 
     def write(self) -> None:
         """Write what is kept of an earlier run."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        text = "".join(json.dumps(line) + "\n" for line in (self.header, *self.rows.values()))
-        partial = self.path.with_suffix(".partial")
-        partial.write_text(text, encoding="utf-8")
-        os.replace(partial, self.path)
+        with naming(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        text = "".join(map(_encoded, (self.header, *self.rows.values())))
+        replace_file(self.path, lambda name: Path(name).write_text(text, encoding="utf-8"))
 
     def add(self, row: Row) -> None:
         """Write a row down, for good."""
         self.rows[row["name"]] = row
-        with open(self.path, "a", encoding="utf-8") as stream:
-            stream.write(json.dumps(row) + "\n")
-            stream.flush()
-            os.fsync(stream.fileno())
+        line = _encoded(row).encode()
+        with naming(self.path), open(self.path, "ab", buffering=0) as stream:
+            size = stream.tell()
+            try:
+                while line:
+                    line = line[stream.write(line) :]
+                os.fsync(stream.fileno())
+            except OSError:
+                stream.truncate(size)  # half a line would be in the way of the next one
+                raise
 
 
-def _decoded(line: str) -> Any:
+def _encoded(row: Row) -> str:
+    """Return a row as a line that carries its own checksum."""
+    return json.dumps({**row, "sum": _sum(row)}) + "\n"
+
+
+def _decoded(line: bytes) -> Row | None:
+    """Return the row of a line; None where it is not whole, or a digit is not as it was."""
     try:
-        return json.loads(line)
-    except ValueError:
+        row = json.loads(line)
+        return row if row.pop("sum") == _sum(row) else None
+    except (AttributeError, LookupError, TypeError, ValueError, RecursionError):
         return None
+
+
+def _sum(row: Row) -> str:
+    return hashlib.sha256(json.dumps(row).encode()).hexdigest()[:16]
 
 
 def versions() -> dict[str, str]:
@@ -164,6 +200,7 @@ def run(
     journal = open_journal(study, folder, settings, resume, restart)
     journal.write()
     due = [case for case in cases if case.name not in journal.rows]
+    kept = len(due) < len(cases)
     left, worked, planned = sum(case.seconds for case in due), 0.0, 0.0
     for number, case in enumerate(due):
         # What is left, by what cases have taken so far against what they were expected to.
@@ -181,7 +218,8 @@ def run(
 
     matplotlib.use("Agg")
     rows = [journal.rows[case.name] for case in cases]
-    with output_folder(folder) as work:
+    # A row of an earlier run may be whole, and yet not what the study needs.
+    with output_folder(folder) as work, reading(journal.path) if kept else nullcontext():
         page = Page(work, study, settings, rows, journal.header)
         study.present(rows, page)
         page.write()

@@ -9,8 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from volition.outputs import write_csv
 from volition.reproduce.study import Row, Settings, Study
-from volition.tables import write_csv
+from volition.storage import replace_file
+
+#: how the page that joins all others begins
+HEAD = (
+    "# Results\n\nThe paper's tables and figures, and one of ours. Each section ends with the "
+    "command that makes it."
+)
 
 
 class Page:
@@ -109,12 +116,10 @@ def together(folder: Path, studies: Sequence[Study]) -> Path:
         parts.append(f"#{text}")
         anchor = "".join(c for c in study.title.lower() if c.isalnum() or c in " -")
         contents.append(f"- [{study.title}](#{anchor.replace(' ', '-')})")
-    head = (
-        "# Results\n\nThe paper's tables and figures, and one of ours. Each section ends with the "
-    )
-    head += "command that makes it.\n\n" + "\n".join(contents) + "\n"
+    head = f"{HEAD}\n\n" + "\n".join(contents) + "\n"
     path = folder / "README.md"
-    path.write_text("\n".join([head, *parts]), encoding="utf-8")
+    joined = "\n".join([head, *parts])
+    replace_file(path, lambda name: Path(name).write_text(joined, encoding="utf-8"))
     return path
 
 

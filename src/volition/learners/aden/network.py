@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from volition.learners.aden.units import Units
-from volition.storage import read_file, write_file
+from volition.storage import expect, read_file, reading, shown, write_file
 from volition.validation import check_integer, check_scalar
 
 HEADS = ("choices", "served", "costs")
@@ -359,15 +359,23 @@ def save_network(network: ADENetwork, path: Any) -> Path:
 
 def load_network(path: Any) -> ADENetwork:
     """Read a network that :func:`save_network` wrote."""
-    arrays, header = read_file(Path(path), KIND)
-    network = ADENetwork(header["n_features"], NetworkSize(**header["size"]), header["head"])
-    missing = network.state_dict().keys() ^ arrays.keys()
-    if missing:
-        raise ValueError(
-            f"{path} was written by another version of volition ({', '.join(sorted(missing))})."
-        )
-    network.load_state_dict({name: torch.from_numpy(value) for name, value in arrays.items()})
-    if "units" in header:
-        origin, length, cost = header["units"]
-        network.units = Units(np.array(origin), length, cost)
+    path = Path(path)
+    arrays, header = read_file(path, KIND)
+    with reading(path):
+        network = ADENetwork(header["n_features"], NetworkSize(**header["size"]), header["head"])
+        missing = network.state_dict().keys() ^ arrays.keys()
+        if missing:
+            parts = shown(", ".join(sorted(missing)))
+            raise ValueError(f"{path} was written by another version of volition ({parts}).")
+        for name, value in network.state_dict().items():
+            kind = "f" if value.is_floating_point() else "biu"
+            expect(arrays, name, tuple(value.shape), kind)
+        network.load_state_dict({name: torch.from_numpy(value) for name, value in arrays.items()})
+        if "units" in header:
+            origin, length, cost = header["units"]
+            units = Units(np.array(origin, dtype=np.float64), float(length), float(cost))
+            expect({"origin": units.origin}, "origin", (network.n_features,))
+            if not (0 < units.length < math.inf and 0 < units.cost < math.inf):
+                raise ValueError("its units are not positive numbers")
+            network.units = units
     return network
