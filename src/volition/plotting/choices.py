@@ -12,7 +12,7 @@ from volition.messages import cut
 from volition.plotting.clustering import cluster_colors, clustering_info, label_axes
 from volition.plotting.learning import _axes
 from volition.plotting.phase import BLUE, GREY, ORANGE
-from volition.plotting.text import PLAIN
+from volition.plotting.text import PLAIN, label
 
 
 def plot_calibration(bins: list[CalibrationBin], *, axes: Any = None) -> Any:
