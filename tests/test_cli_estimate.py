@@ -67,7 +67,11 @@ def test_a_log_leads_to_a_decision(run, folder):
     summary = json.loads((folder / "r" / "summary.json").read_text())
     assert summary["n_choices"] == 4000
     worth = summary["worth"]
-    assert worth["recommended"]["direct"][0] < worth["autonomy ignored"]["direct"][0]
+    assert summary["recommended"]["name"] == "moved centres"
+    assert worth["moved centres"]["expected"] < worth["autonomy ignored"]["expected"]
+    assert "* Recommended: moved centres." in out
+    assert "Overrides: " in out
+    assert "van = 1" in out
     with open(folder / "r" / "estimates.csv", encoding="utf-8") as stream:
         rows = list(csv.DictReader(stream))
     assert rows[0]["option"] == "today"
@@ -100,8 +104,8 @@ def test_fit_takes_the_model_that_was_learned(run, folder):
     assert (code, err) == (0, "")
     assert "1800 entities (x, y)" in out  # the covariate is no coordinate
     found = json.loads((folder / "f" / "summary.json").read_text())["distortion"]
-    expected = json.loads((folder / "r" / "summary.json").read_text())["worth"]["recommended"]
-    assert found == pytest.approx(expected["direct"][0], rel=1e-3)
+    expected = json.loads((folder / "r" / "summary.json").read_text())["worth"]["moved centres"]
+    assert found == pytest.approx(expected["expected"], rel=1e-3)
 
 
 @pytest.mark.parametrize(

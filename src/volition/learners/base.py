@@ -139,6 +139,9 @@ class Learner(ClusterMixin, BaseEstimator):
     def _relabel(self) -> None:
         """Set labels from what is known, at the centres as they stand."""
 
+    def _begin_fit(self) -> None:
+        """Prepare what only a fit does, not a loop of ask and tell."""
+
     def _as_now(self, shown: FloatArray) -> Any:
         """Return which centres, (K, d) or (m, K, d), are those whose cost is being watched."""
         return True
@@ -320,6 +323,8 @@ class Learner(ClusterMixin, BaseEstimator):
         logged = hasattr(population, "replay")
         if not logged and self.n_interactions != "auto":
             self._reserved = reserve(int(self.n_interactions))
+        if not logged and self.n_interactions_ == 0:
+            self._begin_fit()
         # A log is read to its end: its answers cost nothing more.
         free = logged and self._limit_is_default()
         enough = (lambda: None) if free else self._enough

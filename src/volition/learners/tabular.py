@@ -22,6 +22,7 @@ from volition.learners.base import Learner
 from volition.learners.ledger import Asked
 from volition.learners.monitor import Change
 from volition.learners.policy import draw
+from volition.learners.probe import Assumption, Probe
 from volition.phase import first_beta
 from volition.population import IntArray
 from volition.problem import Problem
@@ -120,6 +121,12 @@ class TabularClustering(Learner):
         run, every other line is dropped now and then.
     changes_ : list of Change
         When behaviour is believed to have changed, and what shows it.
+    assumption_ : Assumption or None
+        Whether behaviour depends on where the centres stand, by answers at two placements, which a
+        fit with 4,000 questions or more asks for first. Then the table is wrong, and a warning
+        says so.
+    tried_, kept_ : list of Tried, str
+        What the learned plan and the plain one have cost at the end of a fit, and which is kept.
     stop_reason_ : str or None
         Why the last fit ended; None as long as there was none, only `ask` and `tell`.
     interrupted_ : bool
@@ -221,7 +228,18 @@ class TabularClustering(Learner):
             self._batches_at_beta = 0
         self._unit = 1.0
         self._since_step = 0
+        self._probe: Probe | None = None
+        self.assumption_: Assumption | None = None
         self._relabel()
+
+    def _begin_fit(self) -> None:
+        n, here = Probe.size(self._budget), np.flatnonzero(self._weight > 0)
+        distinct = np.unique(self._X[here], axis=0)
+        if n == 0 or self.n_clusters < 2 or len(distinct) < 2 * self.n_clusters:
+            return
+        picked = self._rng.permutation(len(distinct))[: 2 * self.n_clusters]
+        shape = (2, self.n_clusters, self._X.shape[1])
+        self._probe = Probe(distinct[picked].reshape(shape), n)
 
     @property
     def _by_choices(self) -> bool:
@@ -320,6 +338,11 @@ class TabularClustering(Learner):
         self, entities: IntArray, blind: np.ndarray
     ) -> tuple[IntArray, Any, Any, FloatArray]:
         K, rows = self.n_clusters, np.arange(len(entities))
+        if self._probe is not None and self._probe.left > 0:
+            self._probe.left -= len(entities)
+            prescribed = self._rng.integers(0, K, len(entities))
+            nothing = np.zeros(len(entities), dtype=bool)
+            return prescribed, 1 / K, nothing, self._probe.placements[rows % 2]
         D = self._distances(entities)
         q = self._expected(entities, D)
         best = q.argmin(1)
@@ -346,6 +369,10 @@ class TabularClustering(Learner):
         self, asked: Asked, realized: IntArray | None, cost: FloatArray, centers: FloatArray
     ) -> None:
         assert realized is not None
+        if self._probe is not None:
+            self._probe.add(asked.prescribed, realized, centers)
+            if self._probe.left <= 0:
+                self.assumption_ = self._probe.result()
         if self._by_choices:
             self._count(asked, realized)
         else:
@@ -490,6 +517,23 @@ class TabularClustering(Learner):
 
     # -- results ----------------------------------------------------------------------------------
 
+    @property
+    def _watches_choices(self) -> bool:  # type: ignore[override]
+        # At two placements in turn, shares say nothing of changes in time.
+        return self._probe is None or self._probe.left <= 0
+
+    def _doubts(self) -> list[str]:
+        found = super()._doubts()
+        if self.assumption_ is not None and self.assumption_.failed:
+            found.insert(
+                0,
+                "Behaviour depends on where the centres stand: at two placements entities chose "
+                f"differently (chance {self.assumption_.p_value:.1g}, "
+                f"{self.assumption_.n_answers} answers). A table per entity cannot learn that; use "
+                "ChoiceClustering.",
+            )
+        return found
+
     def _recost(self, entities: IntArray, realized: IntArray) -> FloatArray:
         """Return the costs of past answers at the centres as they stand."""
         return self._distances(entities)[np.arange(len(entities)), realized]
@@ -555,13 +599,18 @@ class TabularClustering(Learner):
             "beta": self.beta_,
             "betas": list(self._betas),
             "scale": self._scale,
+            "probe_left": None if self._probe is None else self._probe.left,
+            "assumption": self.assumption_ and list(self.assumption_),
         }
+        probed = {}
+        if self._probe is not None:
+            probed = {"placements": self._probe.placements, "probed": self._probe.counts}
         if self._by_choices:
             numbers |= {"solved": self._solved, "next_check": self._next_check}
-            return numbers, {"table": self._table, "evidence": self._evidence}
+            return numbers, {"table": self._table, "evidence": self._evidence, **probed}
         numbers["batches_at_beta"] = self._batches_at_beta
         arrays = {"table": self._table, "visits": self._visits, "share": self._share}
-        return numbers, arrays
+        return numbers, arrays | probed
 
     def _accept(self, numbers: dict[str, Any]) -> None:
         if numbers["estimate"] != self.estimate:
@@ -577,5 +626,10 @@ class TabularClustering(Learner):
             self._solved, self._next_check = numbers["solved"], numbers["next_check"]
         else:
             self._batches_at_beta = numbers["batches_at_beta"]
+        if numbers["assumption"] is not None:
+            self.assumption_ = Assumption(*numbers["assumption"])
+        if numbers["probe_left"] is not None:
+            self._probe = Probe(arrays.pop("placements"), numbers["probe_left"])
+            self._probe.counts = arrays.pop("probed")
         for name, value in arrays.items():
             setattr(self, f"_{name}", value)
