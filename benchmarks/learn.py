@@ -1,19 +1,29 @@
 """Learning from answers: tabular learners against known p, drift, faults, rates, speed.
 
-Parts: tabular, rate, online, alarms, robust, speed. Without a name all are run.
+Parts: tabular, rate, online, alarms, robust, speed, trust. Without a name all are run.
 """
 
 import sys
+import warnings
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from time import perf_counter
+from typing import Any
 
 import numpy as np
-from common import report
+import torch
+from behaviours import Town, make_town, squared
+from common import THREADS, report
 from rich.progress import track
+from sklearn.cluster import KMeans
 
 from volition import (
+    ADENClustering,
     AutonomyAwareClustering,
+    ChoiceClustering,
     DistanceAutonomy,
     FixedAutonomy,
+    Response,
     SimulatedPopulation,
     TabularClustering,
 )
@@ -249,7 +259,107 @@ def speed() -> None:
     report("learn_speed", rows, {"slowest": max(row["s per million answers"] for row in rows)})
 
 
-PARTS = {part.__name__: part for part in (tabular, rate, online, alarms, robust, speed)}
+#: the trial of live fits: behaviours that no learner's model describes, seeds, answers, centres
+LIVE = (
+    "river, hidden loyalty",
+    "liked places",
+    "hidden loyalty",
+    "from work",
+    "by minutes",
+    "two hidden kinds",
+    "own radius",
+    "nearest of three random",
+)
+SEEDS, ANSWERS, CENTRES, PLACEMENTS = 5, 10_000, 5, 30
+LEARNERS = {
+    "choice": ChoiceClustering,
+    "aden": ADENClustering,
+    "tabular": TabularClustering,
+}
+
+
+class CostsOnly:
+    """A town that tells what an answer costs, and not which centre was used."""
+
+    def __init__(self, town: Town) -> None:
+        self.town = town
+
+    def respond(self, entities: np.ndarray, prescribed: np.ndarray, centers: np.ndarray) -> Any:
+        return Response(None, self.town.respond(entities, prescribed, centers).cost)
+
+
+def one_fit(job: tuple[str, int, str]) -> dict[str, Any]:
+    """Fit once; return what was reached beside the best of many k-means placements."""
+    kind, seed, name = job
+    torch.set_num_threads(1)
+    town = make_town(kind, seed, K=CENTRES)
+    plain = []
+    for start in range(PLACEMENTS):
+        centers = KMeans(CENTRES, n_init=1, random_state=start).fit(town.X).cluster_centers_
+        plain.append(town.true_cost(centers, squared(town.X, centers).argmin(1)))
+    town.rng = np.random.default_rng([seed, 7])
+    people = CostsOnly(town) if name == "aden" else town
+    began = perf_counter()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model = LEARNERS[name](CENTRES, n_interactions=ANSWERS, random_state=seed)
+        model.fit(town.X, population=people)
+    true, seen = town.true_cost(model.cluster_centers_, model.labels_), model.distortion_estimate()
+    return {
+        "behaviour": kind,
+        "seed": seed,
+        "learner": name,
+        "against the best of 30 k-means, %": 100 * (true / min(plain) - 1),
+        "believed": model.distortion_,
+        "seen": seen.value,
+        "true": true,
+        "covered": bool(seen.low <= true <= seen.high),
+        "nan": bool(np.isnan(seen.value)),
+        "warned": bool(caught),
+        "kept": model.kept_,
+        "answers": model.n_interactions_,
+        "s": perf_counter() - began,
+    }
+
+
+def trust() -> None:
+    """Fits off every model: are they worse than plain k-means, and do they know what they cost?"""
+    jobs = [(kind, 100 + s, name) for name in LEARNERS for kind in LIVE for s in range(SEEDS)]
+    with ProcessPoolExecutor(THREADS, mp_context=get_context("spawn")) as pool:
+        found = list(track(pool.map(one_fit, jobs), "trust", total=len(jobs)))
+    rows, facts = [], {}
+    for name in LEARNERS:
+        for kind in LIVE:
+            mine = [one for one in found if (one["learner"], one["behaviour"]) == (name, kind)]
+            gaps = [one["against the best of 30 k-means, %"] for one in mine]
+            rows.append(
+                {
+                    "learner": name,
+                    "behaviour": kind,
+                    "mean against the best of 30, %": float(np.mean(gaps)),
+                    "worst, %": max(gaps),
+                    "covered": sum(one["covered"] for one in mine),
+                    "of": len(mine),
+                    "warned": sum(one["warned"] for one in mine),
+                    "k-means kept": sum(one["kept"] == "k-means" for one in mine),
+                    "slowest, s": max(one["s"] for one in mine),
+                }
+            )
+        mine = [one for one in found if one["learner"] == name]
+        gaps = [one["against the best of 30 k-means, %"] for one in mine]
+        silent = [gap for gap, one in zip(gaps, mine, strict=True) if not one["warned"]]
+        facts |= {
+            f"{name}: fits": len(mine),
+            f"{name}: worst against the best of 30 k-means, %": max(gaps),
+            f"{name}: more than 1 % worse": sum(gap > 1 for gap in gaps),
+            f"{name}: of these without a warning": sum(gap > 1 for gap in silent),
+            f"{name}: covered, %": 100 * float(np.mean([one["covered"] for one in mine])),
+            f"{name}: NaN": sum(one["nan"] for one in mine),
+        }
+    report("learn_trust", rows, facts)
+
+
+PARTS = {part.__name__: part for part in (tabular, rate, online, alarms, robust, speed, trust)}
 
 if __name__ == "__main__":
     for part in sys.argv[1:] or PARTS:

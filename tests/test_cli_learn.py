@@ -120,8 +120,9 @@ def test_a_log_does_not_move_its_centres(run, files):
 
 def test_learning_from_a_simulated_population(run, files, tmp_path):
     code, out, err = run(
-        "--population", "sim.toml", "-k", 4, "--interactions", 12_000, "--tol", 0, "--out", "res"
-    )
+        "--population", "sim.toml", "-k", 4, "--interactions", 12_000, "--tol", 0, "--out", "res",
+        "--learner", "tabular",
+    )  # fmt: skip
     assert code == 0, err
     assert set(os.listdir(tmp_path / "res")) == RESULTS | {"change-1.png"}
     summary = json.loads((tmp_path / "res" / "summary.json").read_text())
@@ -149,7 +150,18 @@ def test_learning_from_a_log(run, files, tmp_path):
 
 
 def test_going_on(run, files, tmp_path):
-    words = ("--population", "sim.toml", "-k", 4, "--tol", 0, "--out", "res")
+    words = (
+        "--population",
+        "sim.toml",
+        "-k",
+        4,
+        "--learner",
+        "tabular",
+        "--tol",
+        0,
+        "--out",
+        "res",
+    )
     assert run(*words, "--interactions", 3000)[0] == 0
     code, out, err = run(*words, "--interactions", 5000, "--resume")
     assert code == 0, err

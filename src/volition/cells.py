@@ -141,12 +141,12 @@ def _read_csv(path: Path) -> Cells:
 
 
 def is_number(cell: str) -> bool:
-    """Return whether Python takes a text for a number."""
+    """Return whether a text is a number, as people write them: 1_0 is none."""
     try:
         float(cell)
     except ValueError:
         return False
-    return True
+    return "_" not in cell
 
 
 def _read_parquet(path: Path) -> Cells:
@@ -254,13 +254,13 @@ def as_numbers(cells: Cells, name: str, path: Path) -> FloatArray:
         )
     try:
         values = np.array(column, dtype=np.float64)
-        if np.isfinite(values).all():
+        if np.isfinite(values).all() and not any(map(_underscored, column)):
             return values
     except (TypeError, ValueError, OverflowError):
         pass
     for line, cell in zip(cells.lines, column, strict=True):
         try:
-            if np.isfinite(float(cell)):
+            if np.isfinite(float(cell)) and not _underscored(cell):
                 continue
         except (TypeError, ValueError, OverflowError):
             pass
@@ -270,6 +270,11 @@ def as_numbers(cells: Cells, name: str, path: Path) -> FloatArray:
             "number; choose numeric columns, or mend the file."
         )
     return values
+
+
+def _underscored(cell: Any) -> bool:
+    """Return whether a cell is a number to Python only, such as 1_0."""
+    return isinstance(cell, str) and "_" in cell
 
 
 def as_text(cells: Cells, name: str, path: Path) -> list[str]:

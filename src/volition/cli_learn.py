@@ -28,6 +28,7 @@ from volition.costs import cost_unit_name
 from volition.datasets import load_four_groups, make_city
 from volition.estimators import AutonomyAwareClustering
 from volition.learners import ADENClustering, ChoiceClustering, Learner, TabularClustering
+from volition.learners.trial import PLAIN as PLAIN_PLAN
 from volition.log_files import read_logged
 from volition.messages import printable
 from volition.metrics import distortion
@@ -112,18 +113,19 @@ def learn(
     numbered_from: NumberedFrom = None,
     skip_unknown: SkipUnknown = False,
     learner: Annotated[
-        str,
+        str | None,
         typer.Option(
-            help="tabular: a table per entity, for behaviour that does not depend on the centres. "
-            "choice: a model of choices, also when it does. aden: a network that learns from costs "
-            "alone, also when it does."
+            help="choice (default): a model of choices, which may depend on where the centres "
+            "stand. tabular (default with --log, --forgetting or --estimate costs): a table per "
+            "entity, for behaviour that does not depend on the centres. aden: a network that "
+            "learns from costs alone."
         ),
-    ] = "tabular",
+    ] = None,
     interactions: Annotated[
         int | None,
         typer.Option(
-            help="Questions to ask at most. Default: 100 per entity and centre; choice: as many as "
-            "it takes, up to 50,000; aden: up to 100,000 (a million where costs are negative)."
+            help="Questions to ask at most. Default: as many as it takes, up to 50,000; tabular: "
+            "100 per entity and centre; aden: up to 100,000 (a million where costs are negative)."
         ),
     ] = None,
     estimate: Annotated[
@@ -132,14 +134,14 @@ def learn(
     tol: Annotated[
         float | None,
         typer.Option(
-            help="Stop once not knowing more is believed to cost less than this share "
-            "(default 0.003); choice, aden: once centres improve by less (default 0.001)."
+            help="Stop once centres improve by less than this share (default 0.001); tabular: once "
+            "not knowing more is believed to cost less (default 0.003)."
         ),
     ] = None,
     exploration: Annotated[
         float | None,
         typer.Option(
-            help="Share of blind prescriptions. Default: 0.1; choice: 0.3; aden has its own, 0.3."
+            help="Share of blind prescriptions. Default: 0.3; tabular: 0.1; aden has its own, 0.3."
         ),
     ] = None,
     network: Annotated[
@@ -167,6 +169,9 @@ def learn(
         raise ValueError("Give --population FILE.toml or --log FILE.csv, one of the two.")
     if resume and overwrite:
         raise ValueError("--resume keeps an earlier run and --overwrite does not: say one of them.")
+    if learner is None:
+        for_tables = log is not None or estimate != "choices" or forgetting > 0
+        learner = "tabular" if for_tables else "choice"
     instead = f"--resume goes on from {STATE}, " if os.path.isfile(out / STATE) else ""
     check_writable(out, (STATE, *FILES), overwrite or resume, instead)
     if log is not None and learner in ("choice", "aden"):
@@ -489,6 +494,8 @@ def _summary(model: AnyLearner, source: Source, seconds: float, seed: int) -> di
         "n_interactions": model.n_interactions_,
         "n_answers": model.n_answers_,
         "distortion_learned": model.distortion_,
+        "tried": {one.name: one.estimate._asdict() for one in model.tried_},
+        "kept": model.kept_,
         "distortion_by_answers": None if np.isnan(estimate.value) else estimate._asdict(),
         "expected_regret": _regret(model),
         "changes": [change._asdict() for change in model.changes_],
@@ -584,6 +591,11 @@ def _print(console: Console, model: AnyLearner, summary: dict[str, Any], out: Pa
     estimate = model.distortion_estimate()
     if estimate.n_answers > 1:
         table.add_row(f"by the last {estimate.n_answers} answers", _interval(estimate))
+    for one in model.tried_:
+        if one.name != model.kept_ and not np.isnan(one.estimate.value):
+            shown = "k-means, nearest prescribed" if one.name == PLAIN_PLAN else "learned plan"
+            name = f"not kept: {shown}, {one.estimate.n_answers} answers"
+            table.add_row(name, _interval(one.estimate))
     if "true_distortion" in summary:
         table.add_row("in truth (simulated)", f"{summary['true_distortion']:.6g}")
         best = summary["optimum_for_known_p"][-1][1]
