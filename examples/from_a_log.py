@@ -75,9 +75,11 @@ def main() -> None:
     worth = model.worth()
     truth = Problem(X, autonomy=drivers)
     for row in worth:
-        cost, saving = row.direct, row.saving
+        cost, saving = row.expected, row.saving
         print(f"{row.name:36s} {cost.value:6.3f} ({cost.low:.3f} to {cost.high:.3f})", end="")
+        print(f"  {row.basis:5s}", end="")
         print(f"  saves {saving.value:6.3f} ({saving.low:.3f} to {saving.high:.3f})")
+    print(f"Recommended: {model.decision_.name}; {model.decision_.reason}.")
     reached = truth.distortion(model.cluster_centers_, model.labels_)
     best = AutonomyAwareClustering(K, autonomy=drivers, random_state=0).fit(X).distortion_
     print(f"In truth the recommended chargers cost {reached:.3f}; with known p {best:.3f}.")
