@@ -23,6 +23,7 @@ from volition.cli_learn import learn
 from volition.cli_reproduce import reproduce
 from volition.costs import METRICS, resolve_cost
 from volition.datasets import load_four_groups
+from volition.deadline import NEVER, Deadline
 from volition.estimators import AutonomyAwareClustering
 from volition.metrics import distortion
 from volition.persistence import read_autonomy, save_model
@@ -145,7 +146,12 @@ def fit(
     metric: Metric = "sqeuclidean",
     solver: Annotated[str, typer.Option(help="auto, fixed_point, armijo or gradient.")] = "auto",
     time_budget: Annotated[
-        float | None, typer.Option(help="Seconds after which the best so far is kept.")
+        float | None,
+        typer.Option(
+            help="Seconds for everything but writing the results; then the best so far is kept. "
+            "Of what reading leaves, 60 % are for the fit, the rest for the same fit as if all "
+            "entities obeyed."
+        ),
     ] = None,
     out: Out = Path("volition-results"),
     seed: Seed = 0,
@@ -157,6 +163,9 @@ def fit(
     what ignoring autonomy would have cost: centres found by the same solver as if all entities
     obeyed, numbered by position, each entity prescribed its nearest, judged with autonomy.
     """
+    if time_budget is not None and not time_budget > 0:
+        raise ValueError(f"--time-budget must be a positive number of seconds, got {time_budget}.")
+    deadline = Deadline.after(time_budget)
     check_writable(out)
     chosen, columns = _autonomy(kappa, gamma, zeta, temperature, autonomy, file, columns, metric)
     table = read_entities(file, columns, weight, id_column, metric)
@@ -165,10 +174,9 @@ def fit(
         autonomy=chosen,
         metric=metric,
         solver=solver,
-        time_budget=time_budget,
         random_state=seed,
     )
-    _run(model, table, out, quiet, source=str(file))
+    _run(model, table, out, quiet, source=str(file), deadline=deadline)
 
 
 @app.command()
@@ -317,14 +325,38 @@ def _autonomy(
     return DistanceAutonomy(kappa, **given), columns
 
 
-def _run(model: AutonomyAwareClustering, table: Table, out: Path, quiet: bool, source: str) -> None:
+#: of the time that is left: what the fit may take, and what the fit that ignores autonomy may take
+#: after it, before it is judged
+FIT_SHARE, IGNORING_SHARE = 0.6, 0.85
+
+
+def _seconds(deadline: Deadline, share: float) -> float | None:
+    """Return a share of the time that is left as a fit's budget, which must be positive."""
+    return max(share * deadline.left, 1e-3) if deadline.finite else None
+
+
+def _show_progress(model: AutonomyAwareClustering, what: str, console: Console) -> None:
+    from sklearn.callback import ProgressBar
+
+    console.print(what)
+    model.set_callbacks(ProgressBar())
+
+
+def _run(
+    model: AutonomyAwareClustering,
+    table: Table,
+    out: Path,
+    quiet: bool,
+    source: str,
+    deadline: Deadline = NEVER,
+) -> None:
     X, weight = table.values, table.weight
     console = Console(highlight=False, soft_wrap=True, markup=False)
-    if not quiet and sys.stdout.isatty():
-        from sklearn.callback import ProgressBar
-
-        model.set_callbacks(ProgressBar())
+    shows = not quiet and sys.stdout.isatty()
+    if shows:
+        _show_progress(model, "Placing the centres", console)
     began = perf_counter()
+    model.time_budget = _seconds(deadline, FIT_SHARE)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         model.fit(X, sample_weight=weight)
@@ -334,9 +366,13 @@ def _run(model: AutonomyAwareClustering, table: Table, out: Path, quiet: bool, s
             model.n_clusters,
             metric=model.metric,
             solver=model.solver,
-            time_budget=model.time_budget,
+            time_budget=_seconds(deadline, IGNORING_SHARE),
             random_state=model.random_state,
-        ).fit(X, sample_weight=weight)
+        )
+        if shows:
+            _show_progress(ignoring, "Placing them as if all entities obeyed, to compare", console)
+        ignoring.fit(X, sample_weight=weight)
+        ignoring.set_callbacks()
     ignored = distortion(
         X,
         ignoring.cluster_centers_,
@@ -346,6 +382,8 @@ def _run(model: AutonomyAwareClustering, table: Table, out: Path, quiet: bool, s
         sample_weight=weight,
     )
     summary = _summary(model, table, source, seconds, ignored)
+    if shows:
+        console.print(f"Writing {len(X)} prescriptions to {out}/")
     with output_folder(out) as folder:
         _write_results(model, ignoring, table, summary, folder)
     _print(console, summary, out)
@@ -398,7 +436,7 @@ def _write_results(
 ) -> None:
     X, K = table.values, model.n_clusters
     realized = model.predict_realized(X)
-    weight = np.ones(len(X)) if table.weight is None else table.weight
+    weight = np.ones(len(X)) if table.weight is None else table.weight / table.weight.max()
     prescribed = np.bincount(model.labels_, weights=weight, minlength=K) / weight.sum()
     used = weight @ realized / weight.sum()
     write_csv(

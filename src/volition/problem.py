@@ -26,6 +26,7 @@ from torch import Tensor
 from volition.autonomy import Autonomy, Chunk, Passive, RowAutonomy, Transition
 from volition.blocks import Sums, add_over_blocks, add_up, flushes_denormals
 from volition.costs import Cost, SquaredEuclidean, resolve_cost
+from volition.deadline import NEVER, Deadline
 from volition.validation import FloatArray, check_centers, check_entities, check_weights
 
 LOG2E = math.log2(math.e)
@@ -101,6 +102,9 @@ class Problem:
     [[8.0, 8.0], [5.0, 5.0], [8.0, 8.0]]
     """
 
+    #: when sums over entities raise `OutOfTime`
+    deadline: Deadline = NEVER
+
     def __init__(
         self,
         X: Any,
@@ -169,7 +173,16 @@ class Problem:
             rows = slice(block.lo, block.hi)
             return fn(self._data[rows, 1:-1].double(), self._rho[rows].double())
 
-        return add_over_blocks(run, self.blocks, self.device.type == "cpu")
+        return self.add_over_blocks(run)
+
+    def add_over_blocks(self, run: Callable[[Block], Sums]) -> Sums:
+        """Return the sums of ``run(block)`` over all blocks; raise `OutOfTime` when it is late."""
+
+        def timely(block: Block) -> Sums:
+            self.deadline.check()
+            return run(block)
+
+        return add_over_blocks(timely, self.blocks, self.device.type == "cpu")
 
     @cached_property
     def largest_variance(self) -> float:
@@ -207,6 +220,12 @@ class Problem:
         """Return the same problem under another autonomy model, sharing the data."""
         other = copy.copy(self)
         other.autonomy = autonomy
+        return other
+
+    def with_deadline(self, deadline: Deadline) -> Problem:
+        """Return the same problem, sharing the data, whose sums raise `OutOfTime` when late."""
+        other = copy.copy(self)
+        other.deadline = deadline
         return other
 
     def subset(self, index: np.ndarray, sample_weight: FloatArray) -> Problem:
@@ -341,8 +360,7 @@ class Problem:
                 )
                 return add_up(parts)
 
-            parallel = self.device.type == "cpu"
-            energy, soft, hard, mass = add_over_blocks(run, self.blocks, parallel)
+            energy, soft, hard, mass = self.add_over_blocks(run)
         entropy = 0.0 if math.isinf(beta) else max(0.0, beta * float(soft - energy))
         return Summary(float(energy), float(soft), float(hard), entropy, mass.cpu().numpy())
 
@@ -355,6 +373,7 @@ class Problem:
         beta: float,
         out: tuple[Tensor, Tensor] | None,
     ) -> Sums:
+        self.deadline.check()
         rho = self._rho[rows]
         E = self._expected(rows, block.group, y, tables)
         best, label = E.min(1, keepdim=True)
@@ -416,7 +435,7 @@ class Problem:
         def run(block: Block) -> Sums:
             return self._collapsed_block(block, tables, chunk, hard)
 
-        log_partition, sums = add_over_blocks(run, self.blocks, self.device.type == "cpu")
+        log_partition, sums = self.add_over_blocks(run)
         return self._square - log_partition / bits, sums
 
     def tables(self, y: Tensor, P: Tensor, factor: float = 1.0) -> Tensor:
@@ -522,9 +541,10 @@ class Problem:
                 for lo in range(block.lo, block.hi, chunk)
             )
 
-        return add_over_blocks(run, self.blocks, self.device.type == "cpu")
+        return self.add_over_blocks(run)
 
     def _general_chunk(self, rows: slice, group: int, y: Tensor, beta: float, want: str) -> Sums:
+        self.deadline.check()
         rho = self._rho[rows]
         with torch.set_grad_enabled(want == "gradient"):
             y = y.detach().requires_grad_(want == "gradient")
@@ -568,12 +588,13 @@ class Problem:
         """Return one row per entity of what ``fn(rows, group, y)`` gives for chunks."""
         y = self._local(self.centers(Y))
         step = self._chunk_rows(len(y))
+        parts = []
         with torch.no_grad():
-            parts = [
-                fn(slice(lo, min(lo + step, block.hi)), block.group, y).cpu()
-                for block in self.blocks
-                for lo in range(block.lo, block.hi, step)
-            ]
+            for block in self.blocks:
+                for lo in range(block.lo, block.hi, step):
+                    self.deadline.check()
+                    rows = slice(lo, min(lo + step, block.hi))
+                    parts.append(fn(rows, block.group, y).cpu())
         return self._unorder(torch.cat(parts).numpy())
 
     def _chunk_rows(self, K: int) -> int:
