@@ -26,6 +26,7 @@ from volition.datasets import load_four_groups
 from volition.deadline import NEVER, Deadline
 from volition.estimators import AutonomyAwareClustering
 from volition.metrics import distortion
+from volition.outliers import OutlierWarning, warn_of_outliers
 from volition.persistence import read_autonomy, save_model
 from volition.problem import Problem
 from volition.suggestion import Persistence, Suggestion, suggest_n_clusters
@@ -213,7 +214,10 @@ def phase(
     console = Console(highlight=False, soft_wrap=True, markup=False)
     shown = Console(stderr=True) if not quiet and sys.stderr.isatty() else Console(quiet=True)
     began = perf_counter()
-    with shown.status("annealing") as status:
+    with shown.status("annealing") as status, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warn_of_outliers(table.values, table.weight, table.columns)
+        warnings.simplefilter("ignore", OutlierWarning)  # said, with the names of the columns
         suggestion = suggest_n_clusters(
             table.values,
             autonomy=chosen,
@@ -257,6 +261,8 @@ def phase(
     )
     console.print(str(suggestion))
     console.print(f"Results in {out}/: {', '.join(files)}")
+    for message in dict.fromkeys(str(w.message) for w in caught):
+        console.print(f"Warning: {message}")
 
 
 def _plotting() -> Any:
@@ -359,6 +365,8 @@ def _run(
     model.time_budget = _seconds(deadline, FIT_SHARE)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
+        warn_of_outliers(X, weight, table.columns)
+        warnings.simplefilter("ignore", OutlierWarning)  # said, with the names of the columns
         model.fit(X, sample_weight=weight)
         seconds = perf_counter() - began
         model.set_callbacks()

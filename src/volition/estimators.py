@@ -27,6 +27,7 @@ from volition.autonomy import Autonomy, Passive, RowAutonomy
 from volition.blocks import threads_for
 from volition.costs import Cost, resolve_cost
 from volition.deadline import Deadline
+from volition.outliers import warn_of_outliers
 from volition.portfolio import AGREEMENT, Candidate, Search
 from volition.problem import Problem
 from volition.schedules import Critical, Explicit, Geometric, Growing, Schedule, resolve_schedule
@@ -211,6 +212,9 @@ class AutonomyAwareClustering(
                 "schedule Growing chooses the number of centres; see suggest_n_clusters."
             )
         problem = self._problem(X, groups, autonomy_proba, sample_weight)
+        problem.check_spread()
+        names = getattr(self, "feature_names_in_", None)
+        warn_of_outliers(X, problem.weight, names, stacklevel=3)
         init = self._check_init(problem)
         rng = check_random_state(self.random_state)
         deadline = deadline.sooner(self._time_to_finish(problem, deadline))
@@ -354,6 +358,9 @@ class AutonomyAwareClustering(
         float32 = problem.dtype == torch.float32
         self.cluster_centers_ = Y.astype(np.float32 if float32 else np.float64, copy=False)
         labels, self.policy_, summary = problem.prescribe(self.cluster_centers_, self.beta_)
+        if problem.loses_digits(summary.hard_distortion):
+            exact = problem.by_differences()
+            labels, self.policy_, summary = exact.prescribe(self.cluster_centers_, self.beta_)
         self.labels_ = labels.astype(np.int32)
         self.distortion_, self.free_energy_ = summary.hard_distortion, summary.free_energy
         self._n_features_out = len(Y)

@@ -23,6 +23,7 @@ from volition.annealing import AnnealingResult, OnBeta, anneal
 from volition.autonomy import Passive
 from volition.blocks import threads_for
 from volition.deadline import NEVER, Deadline, OutOfTime
+from volition.outliers import bulk_of
 from volition.phase import DENSE
 from volition.problem import Problem
 from volition.schedules import Geometric, Schedule
@@ -557,13 +558,30 @@ def lexical_order(X: FloatArray) -> np.ndarray:
 
 
 def thin(problem: Problem, order: np.ndarray, size: int) -> Problem:
-    """Return the problem itself, or a systematic sample of about ``size`` entities."""
+    """Return the problem itself, or a systematic sample of about ``size`` entities.
+
+    Where a few far entities hold nearly all variance, the farthest are in every sample.
+    """
     if len(order) <= size:
         return problem
-    edges = np.cumsum(problem.weight[order].astype(np.float64))
-    marks = (np.arange(size) + 0.5) / size * edges[-1]
-    picked, counts = np.unique(np.searchsorted(edges, marks), return_counts=True)
+    if problem.tailed:
+        X, weight = problem.X[order].astype(np.float64), problem.weight[order].astype(np.float64)
+        away = weight * ((X - bulk_of(X).center) ** 2).sum(1)
+        far = np.sort(np.argsort(-away, kind="stable")[: size // 10])
+        near = np.delete(np.arange(len(order)), far)
+        picked, counts = _systematic(weight[near], size)
+        share = counts / counts.sum() * weight[near].sum()
+        index = np.concatenate([order[far], order[near[picked]]])
+        return problem.subset(index, np.concatenate([weight[far], share]))
+    picked, counts = _systematic(problem.weight[order].astype(np.float64), size)
     return problem.subset(order[picked], counts.astype(np.float64))
+
+
+def _systematic(weight: FloatArray, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return which entities a systematic sample of ``size`` picks, and how often."""
+    edges = np.cumsum(weight)
+    marks = (np.arange(size) + 0.5) / size * edges[-1]
+    return np.unique(np.searchsorted(edges, marks), return_counts=True)
 
 
 def spread_of_clusters(problem: Problem, Y: FloatArray) -> FloatArray:

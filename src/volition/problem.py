@@ -25,8 +25,9 @@ from torch import Tensor
 
 from volition.autonomy import Autonomy, Chunk, Passive, RowAutonomy, Transition
 from volition.blocks import Sums, add_over_blocks, add_up, flushes_denormals
-from volition.costs import Cost, SquaredEuclidean, resolve_cost
+from volition.costs import LARGEST, Cost, SquaredEuclidean, resolve_cost
 from volition.deadline import NEVER, Deadline
+from volition.outliers import bulk_of
 from volition.validation import FloatArray, check_centers, check_entities, check_weights
 
 LOG2E = math.log2(math.e)
@@ -35,6 +36,11 @@ BLOCK_ROWS = 65536
 CHUNK_NUMBERS = 2**20
 #: with exponents shifted by the last log-partition, sums outside this range are done again
 SAFE_BITS = 60
+#: error of a squared distance, as a share of those that most entities have, above which squares are
+#: not expanded; in single precision rounding of the data themselves is no less
+LOSS = {np.float32: 1e-3, np.float64: 1e-6}
+#: variance over the typical squared distance, above which the latter is the scale of everything
+TAIL = 1e4
 LOWEST_EXPONENT = {torch.float32: 80.0, torch.float64: 690.0}
 
 
@@ -145,6 +151,15 @@ class Problem:
         mean = np.average(X, axis=0, weights=weight)
         # Rounded like the data, so that entities and centres are moved by exactly the same.
         origin = mean.astype(X.dtype) if self.cost.translation_invariant else np.zeros_like(X[0])
+        bulk = 0.0
+        if isinstance(self.cost, SquaredEuclidean):
+            center, bulk = bulk_of(X, weight)
+            reach = np.maximum(X.max(0) - center, center - X.min(0))
+            self._reach = float(reach @ reach)
+            eps = float(np.finfo(X.dtype).eps)
+            if bulk > 0 and eps * self._reach > LOSS[X.dtype.type] * bulk:
+                # A few far values: digits are for the many, whose place and distances these are.
+                self.cost, origin = SquaredEuclidean(by_differences=True), center.astype(X.dtype)
         self.origin = torch.from_numpy(origin.astype(np.float64)).to(self.device)
         # By columns: the compiled pass runs along entities.
         data = np.zeros((self.d + 2, self.n), dtype=X.dtype).T
@@ -159,6 +174,10 @@ class Problem:
             lambda x, w: ((w.T @ (x * x)).sum(), (w.T @ (x + offset) ** 2).sum())
         )
         variance = float(spread)
+        #: whether a few far entities hold nearly all variance, which is then no scale to judge by
+        self.tailed = bulk > 0 and variance > TAIL * bulk
+        if self.tailed:
+            variance = bulk
         #: length by which moves of centres are judged
         self.scale = math.sqrt(variance) or 1.0
         #: cost by which changes of free energy are judged: that of a single centre
@@ -186,7 +205,9 @@ class Problem:
 
     @cached_property
     def largest_variance(self) -> float:
-        """Variance of the entities along their main axis."""
+        """Variance of the entities along their main axis; where `tailed`, that of most of them."""
+        if self.tailed:
+            return self.cost_scale
         (mean,) = self._over_rows(lambda x, w: (w.T @ x,))
         (covariance,) = self._over_rows(lambda x, w: ((w * (x - mean)).T @ (x - mean),))
         return float(torch.linalg.eigvalsh(covariance)[-1])
@@ -227,6 +248,31 @@ class Problem:
         other = copy.copy(self)
         other.deadline = deadline
         return other
+
+    def check_spread(self) -> None:
+        """Raise ValueError if entities differ, but by less than can be squared."""
+        X = self._data[:, 1:-1]
+        spread = float((X.amax(0) - X.amin(0)).max())
+        least = 1 / LARGEST[np.float32 if self.dtype == torch.float32 else np.float64]
+        if isinstance(self.cost, SquaredEuclidean) and 0 < spread < least:
+            raise ValueError(
+                f"X spreads over {spread:g} only; squared distances need a spread of at least "
+                f"{least:g} in {str(self.dtype).removeprefix('torch.')}: use smaller units."
+            )
+
+    def by_differences(self) -> Problem:
+        """Return the same problem, sharing the data, in which squares are not expanded."""
+        other = copy.copy(self)
+        other.cost = SquaredEuclidean(by_differences=True)
+        return other
+
+    def loses_digits(self, cost: float) -> bool:
+        """Whether rounding, where squares are expanded, shows in a cost of this size."""
+        if not isinstance(self.cost, SquaredEuclidean) or self.cost.by_differences:
+            return False
+        # Folded into the centres, costs are judged in double precision.
+        eps = torch.finfo(torch.float64 if self.collapses else self.dtype).eps
+        return eps * self._reach > LOSS[np.float64] * cost
 
     def subset(self, index: np.ndarray, sample_weight: FloatArray) -> Problem:
         """Return the problem of some of the entities."""
@@ -270,7 +316,9 @@ class Problem:
     @property
     def collapses(self) -> bool:
         """Whether autonomy can be folded into the centres."""
-        return isinstance(self.cost, SquaredEuclidean) and not self.autonomy.by_entity
+        if not isinstance(self.cost, SquaredEuclidean) or self.cost.by_differences:
+            return False
+        return not self.autonomy.by_entity
 
     def moments(self, Y: Any, beta: float) -> Moments:
         """Return free energy, mass and moment of realised clusters at the Gibbs policy."""
