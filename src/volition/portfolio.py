@@ -25,7 +25,7 @@ from volition.blocks import threads_for
 from volition.deadline import NEVER, Deadline, OutOfTime
 from volition.outliers import bulk_of
 from volition.phase import DENSE
-from volition.problem import Problem
+from volition.problem import FEW_COLUMNS, Problem
 from volition.schedules import Geometric, Schedule
 from volition.solvers import FixedPoint, Gradient, Solution, Status
 from volition.validation import FloatArray
@@ -594,7 +594,14 @@ def spread_of_clusters(problem: Problem, Y: FloatArray) -> FloatArray:
         if total <= 0:
             continue
         x = X[inside] - np.average(X[inside], axis=0, weights=weight[inside])
-        values, axes = np.linalg.eigh((x * weight[inside, None]).T @ x / total)
-        axis = axes[:, -1] * np.sign(axes[np.abs(axes[:, -1]).argmax(), -1])
-        spread[j] = axis * math.sqrt(max(float(values[-1]), 0.0))
+        if len(x) < problem.d and problem.d > FEW_COLUMNS:
+            _, lengths, lines = np.linalg.svd(
+                x * np.sqrt(weight[inside, None] / total), full_matrices=False
+            )
+            axis, value = lines[0], float(lengths[0]) ** 2
+        else:
+            values, axes = np.linalg.eigh((x * weight[inside, None]).T @ x / total)
+            axis, value = axes[:, -1], float(values[-1])
+        axis = axis * np.sign(axis[np.abs(axis).argmax()])
+        spread[j] = axis * math.sqrt(max(value, 0.0))
     return spread

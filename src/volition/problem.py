@@ -36,6 +36,8 @@ BLOCK_ROWS = 65536
 CHUNK_NUMBERS = 2**20
 #: with exponents shifted by the last log-partition, sums outside this range are done again
 SAFE_BITS = 60
+#: up to so many columns, matrices of columns by columns are cheap however few rows there are
+FEW_COLUMNS = 64
 #: error of a squared distance, as a share of those that most entities have, above which squares are
 #: not expanded; in single precision rounding of the data themselves is no less
 LOSS = {np.float32: 1e-3, np.float64: 1e-6}
@@ -208,6 +210,10 @@ class Problem:
         """Variance of the entities along their main axis; where `tailed`, that of most of them."""
         if self.tailed:
             return self.cost_scale
+        if self.n < self.d and self.d > FEW_COLUMNS:
+            x, w = self._data[:, 1:-1].double(), self._rho.double()
+            x = (x - w.T @ x) * w.sqrt()
+            return float(torch.linalg.eigvalsh(x @ x.T)[-1])
         (mean,) = self._over_rows(lambda x, w: (w.T @ x,))
         (covariance,) = self._over_rows(lambda x, w: ((w * (x - mean)).T @ (x - mean),))
         return float(torch.linalg.eigvalsh(covariance)[-1])
@@ -509,6 +515,8 @@ class Problem:
 
     def _compiled(self) -> Any:
         """Return the module of compiled passes where it can be used."""
+        if self.n < FEW_COLUMNS < self.d:  # its tiles would be nearly empty
+            return None
         return _compiled_passes() if self.device.type == "cpu" else None
 
     @property
