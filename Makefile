@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
-BENCH ?= small london speed memory phase learn aden choices
+BENCH ?= small london speed memory phase learn aden choices budget
 
 .PHONY: demo test fuzz bench results lint format clean
 

@@ -370,7 +370,7 @@ def test_time_budget_keeps_the_best_so_far(rng):
     model = AutonomyAwareClustering(
         20, autonomy=DistanceAutonomy(0.4, temperature=0.01), time_budget=1e-3, random_state=0
     ).fit(X)
-    assert [c.name for c in model.candidates_] == ["annealed"]
+    assert [c.name for c in model.candidates_] == ["annealed", "entities drawn"]
     assert model.status_ == "stopped by the time budget"
     assert model.policy_.max(1).mean() > 0.99
     assert model.distortion_ == pytest.approx(

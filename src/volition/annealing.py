@@ -13,6 +13,7 @@ import torch
 from sklearn.utils import check_random_state
 
 from volition.blocks import threads_for
+from volition.deadline import Deadline, OutOfTime
 from volition.phase import NoCurvatureError, blur_length, count_distinct, examine
 from volition.problem import Problem, Summary
 from volition.schedules import Critical, Geometric, Move, Schedule, State
@@ -107,6 +108,14 @@ def describe(problem: Problem, solution: Solution, beta: float, summary: Summary
     )
 
 
+def _solve(solver: Solver, problem: Problem, Y: torch.Tensor, beta: float, **how: Any) -> Solution:
+    """Let the solver work; one that does not know of deadlines gives the centres it began with."""
+    try:
+        return solver.solve(problem, Y, beta, **how)
+    except OutOfTime:
+        return Solution(Y, math.inf, 0, Status.OUT_OF_TIME)
+
+
 def anneal(
     problem: Problem,
     init: Any,
@@ -118,7 +127,7 @@ def anneal(
     perturb: bool = True,
     random_state: Any = None,
     on_beta: OnBeta | None = None,
-    deadline: Callable[[], bool] | None = None,
+    deadline: Deadline | Callable[[], bool] | None = None,
     predict: bool = True,
 ) -> AnnealingResult:
     """Solve the problem at one beta after another, each from the solution before.
@@ -145,8 +154,8 @@ def anneal(
         Seed of the perturbation.
     on_beta : callable, optional
         Called with (record, centers) after each beta; a true answer stops.
-    deadline : callable, optional
-        Asked before each beta; a true answer stops.
+    deadline : Deadline or callable, optional
+        Asked before each beta; a true answer stops. A `Deadline` also stops in the middle of one.
     predict : bool, default=True
         Compute the critical beta of the state before each transition, to compare with.
 
@@ -184,6 +193,7 @@ def anneal(
     else:
         start = check_centers(init, problem.d, "init")
     problem.autonomy.check(len(start), problem.n)
+    timed = problem.with_deadline(deadline) if isinstance(deadline, Deadline) else problem
 
     def scattered(Y: torch.Tensor, share: float, beta: float) -> torch.Tensor:
         """Return the centres, all moved blindly by this share of the blur."""
@@ -217,9 +227,10 @@ def anneal(
             if perturb and move.origin is None and (history or at_mean):
                 origin = scattered(Y, PERTURBATION, beta)
             limits: dict[str, Any] = {"max_iter": max_iter, "tol": tol * move.slack}
-            solution = solver.solve(problem, origin, beta, shape=move.shape, **limits)
+            solution = _solve(solver, timed, origin, beta, shape=move.shape, **limits)
             if perturb and move.leap > 0:
-                other = solver.solve(problem, scattered(origin, move.leap, beta), beta, **limits)
+                scattered_start = scattered(origin, move.leap, beta)
+                other = _solve(solver, timed, scattered_start, beta, **limits)
                 n_iter = solution.n_iter + other.n_iter
                 if other.free_energy < solution.free_energy - tol * problem.cost_scale:
                     solution = other
@@ -234,8 +245,8 @@ def anneal(
             critical = move.critical
             splits = bool(history) and record.n_distinct > history[-1].n_distinct
             if predict and splits and math.isnan(critical):
-                with suppress(NoCurvatureError):
-                    critical = examine(problem, path[-1], history[-1].beta).critical.beta
+                with suppress(NoCurvatureError, OutOfTime):
+                    critical = examine(timed, path[-1], history[-1].beta).critical.beta
             history.append(record)
             path.append(centers)
             criticals.append(critical)
@@ -243,12 +254,18 @@ def anneal(
             if on_beta is not None and on_beta(record, centers):
                 status = Status.STOPPED
                 break
+            if status is Status.OUT_OF_TIME:
+                break
             state = State(beta, summary, record.n_distinct, centers, state, move)
             # A chain of all states would keep all their moves.
             state = state._replace(
                 previous=state.previous and state.previous._replace(previous=None)
             )
-            step = schedule.next(problem, state)
+            try:
+                step = schedule.next(timed, state)
+            except OutOfTime:
+                status = Status.OUT_OF_TIME
+                break
             move = step if step is None or isinstance(step, Move) else Move(step)
     transitions = [
         PhaseTransition(

@@ -341,6 +341,17 @@ class FixedAutonomy(Autonomy):
     __hash__ = None  # type: ignore[assignment]
 
 
+#: weights over temperature up to which nothing overflows at costs that are allowed; and the largest
+#: exponents that make a difference, beyond the 16 digits that costs have
+SHARP, SHARPEST = 1e8, 1e30
+
+
+def _finite(logits: Tensor) -> Tensor:
+    """Return the logits, kept where a sum of two of them does not overflow."""
+    most = 0.1 * torch.finfo(logits.dtype).max
+    return logits.clamp(-most, most)
+
+
 @dataclass(frozen=True)
 class DistanceAutonomy(Autonomy):
     """The paper's family: overrides prefer centres near the prescribed one and near the entity.
@@ -384,10 +395,24 @@ class DistanceAutonomy(Autonomy):
         """Whether p changes when the centres move."""
         return self.kappa > 0 and (self.gamma > 0 or self.zeta > 0)
 
-    def _pull(self, Y: Tensor, cost: Cost) -> Tensor:
+    def _pull(self, D: Tensor, temperature: float) -> Tensor:
         """Log-weight of each alternative seen from each prescribed centre, (K, K)."""
-        away = barred(len(Y), Y.dtype, Y.device)
-        return torch.add(away, cost.pairwise(Y, Y), alpha=-self.zeta / self.temperature)
+        away = barred(len(D), D.dtype, D.device)
+        return torch.add(away, D, alpha=-self.zeta / temperature)
+
+    def _resolved(self, *costs: Tensor) -> float:
+        """Return the temperature, or the lowest that makes a difference at these costs.
+
+        Costs differ by no less than a rounding error, so that far below it overrides are to the
+        nearest alternative however low the temperature is; exponents would only overflow.
+        """
+        strongest = max(self.zeta, self.gamma)
+        if strongest < SHARP * self.temperature:
+            return self.temperature
+        largest = max((float(D.detach().max()) for D in costs if D.numel()), default=0.0)
+        # Where all centres coincide, any factor would do that is a number.
+        least = max(largest / SHARPEST, 1e8 / torch.finfo(costs[0].dtype).max)
+        return max(self.temperature, strongest * least)
 
     @property
     def by_entity(self) -> bool:  # type: ignore[override]
@@ -398,23 +423,28 @@ class DistanceAutonomy(Autonomy):
         obey = identity(len(Y), Y.dtype, Y.device)
         if len(Y) == 1 or self.kappa == 0:  # nowhere else to go, or no wish to
             return obey[None]
-        away = torch.softmax(self._pull(Y, cost), dim=1)
+        D = cost.pairwise(Y, Y)
+        away = torch.softmax(self._pull(D, self._resolved(D)), dim=1)
         return torch.lerp(obey, away, self.kappa)[None]
 
     def transition(self, chunk: Chunk, Y: Tensor, cost: Cost) -> Transition:
         if not self.by_entity or len(Y) == 1:
             return SharedTransition(self.shared(Y, cost)[0])
-        b = chunk.D * (-self.gamma / self.temperature)
-        return SoftmaxTransition(self.kappa, self._pull(Y, cost), b)
+        D = cost.pairwise(Y, Y)
+        temperature = self._resolved(D, chunk.D)
+        b = chunk.D * (-self.gamma / temperature)
+        return SoftmaxTransition(self.kappa, self._pull(D, temperature), b)
 
     def conditional_each(
         self, X: Tensor, prescribed: Tensor, Y: Tensor, cost: Cost, rows: np.ndarray | None = None
     ) -> Tensor:
         i = torch.arange(len(X), device=X.device)
-        seen_from = cost.each(Y[i, prescribed], Y) * self.zeta
+        between = cost.each(Y[i, prescribed], Y)
+        seen_from, costs = between * self.zeta, [between]
         if self.gamma > 0:
-            seen_from = seen_from + cost.each(X, Y) * self.gamma
-        logits = seen_from / -self.temperature
+            costs.append(cost.each(X, Y))
+            seen_from = seen_from + costs[1] * self.gamma
+        logits = seen_from / -self._resolved(*costs)
         logits[i, prescribed] = -torch.inf
         p = torch.zeros_like(logits) if Y.shape[1] == 1 else self.kappa * logits.softmax(1)
         p[i, prescribed] = 1.0 if Y.shape[1] == 1 else 1 - self.kappa
@@ -475,7 +505,7 @@ class LogitAutonomy(Autonomy):
         return self.share > 0 and (self.own != 0 or self.entity != 0)
 
     def _leave(self, Y: Tensor, cost: Cost) -> Tensor:
-        return barred(len(Y), Y.dtype, Y.device) + self.pair * cost.pairwise(Y, Y)
+        return barred(len(Y), Y.dtype, Y.device) + _finite(self.pair * cost.pairwise(Y, Y))
 
     def shared(self, Y: Tensor, cost: Cost) -> Tensor:
         obey = identity(len(Y), Y.dtype, Y.device)
@@ -488,7 +518,7 @@ class LogitAutonomy(Autonomy):
         if not self.by_entity or len(Y) == 1:
             return SharedTransition(self.shared(Y, cost)[0])
         kappa = self.share * torch.sigmoid(-self.stay - self.own * chunk.D)
-        return SoftmaxTransition(kappa, self._leave(Y, cost), self.entity * chunk.D)
+        return SoftmaxTransition(kappa, self._leave(Y, cost), _finite(self.entity * chunk.D))
 
     def conditional_each(
         self, X: Tensor, prescribed: Tensor, Y: Tensor, cost: Cost, rows: np.ndarray | None = None
@@ -496,7 +526,7 @@ class LogitAutonomy(Autonomy):
         i, D = torch.arange(len(X), device=X.device), cost.each(X, Y)
         kappa = self.share * torch.sigmoid(-self.stay - self.own * D[i, prescribed])
         kappa = kappa * (Y.shape[1] > 1)
-        logits = self.pair * cost.each(Y[i, prescribed], Y) + self.entity * D
+        logits = _finite(self.pair * cost.each(Y[i, prescribed], Y)) + _finite(self.entity * D)
         logits[i, prescribed] = -torch.inf
         p = kappa[:, None] * logits.softmax(1).nan_to_num()
         p[i, prescribed] = 1 - kappa

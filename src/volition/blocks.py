@@ -35,6 +35,20 @@ def _start_worker() -> None:
     local.flushes = torch.set_flush_denormal(True)
 
 
+def _after_fork() -> None:
+    """Use one thread in a forked child.
+
+    Neither OpenMP's threads nor those of a pool live on in the child, but both believe that they
+    do: torch's next step would wait for them for ever.
+    """
+    torch.set_num_threads(1)
+    _pools.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
 def _pool(n_threads: int) -> ThreadPoolExecutor:
     key = (os.getpid(), n_threads)
     if key not in _pools:

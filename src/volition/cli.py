@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
 from typing import Annotated, Any
@@ -25,9 +26,11 @@ from volition.cli_output import STOPPED, Out, Overwrite, StopCallback, stoppable
 from volition.cli_reproduce import reproduce
 from volition.costs import METRICS, cost_unit_name, resolve_cost
 from volition.datasets import load_four_groups
+from volition.deadline import NEVER, Deadline
 from volition.estimators import AutonomyAwareClustering
 from volition.messages import printable
 from volition.metrics import distortion
+from volition.outliers import OutlierWarning, warn_of_outliers
 from volition.outputs import check_writable, output_folder, write_csv
 from volition.persistence import read_autonomy, save_model
 from volition.plotting.text import PLAIN, label, save_figure
@@ -159,7 +162,12 @@ def fit(
     metric: Metric = "sqeuclidean",
     solver: Annotated[str, typer.Option(help="auto, fixed_point, armijo or gradient.")] = "auto",
     time_budget: Annotated[
-        float | None, typer.Option(help="Seconds after which the best so far is kept.")
+        float | None,
+        typer.Option(
+            help="Seconds for everything but writing the results; then the best so far is kept. "
+            "Of what reading leaves, 60 % are for the fit, the rest for the same fit as if all "
+            "entities obeyed."
+        ),
     ] = None,
     out: Out = Path("volition-results"),
     overwrite: Overwrite = False,
@@ -173,6 +181,9 @@ def fit(
     obeyed, numbered by position, each entity prescribed its nearest, judged with autonomy.
     Ctrl-C ends it early and writes the best so far; a second Ctrl-C ends it at once.
     """
+    if time_budget is not None and not time_budget > 0:
+        raise ValueError(f"--time-budget must be a positive number of seconds, got {time_budget}.")
+    deadline = Deadline.after(time_budget)
     check_writable(out, FIT_FILES, overwrite)
     chosen, columns = _autonomy(kappa, gamma, zeta, temperature, autonomy, file, columns, metric)
     table = read_entities(file, columns, weight, id_column, metric)
@@ -181,10 +192,9 @@ def fit(
         autonomy=chosen,
         metric=metric,
         solver=solver,
-        time_budget=time_budget,
         random_state=seed,
     )
-    _run(model, table, out, quiet, source=str(file))
+    _run(model, table, out, quiet, source=str(file), deadline=deadline)
 
 
 @app.command()
@@ -223,7 +233,10 @@ def phase(
     console = make_console()
     shown = Console(stderr=True) if not quiet and sys.stderr.isatty() else Console(quiet=True)
     began = perf_counter()
-    with shown.status("annealing") as status:
+    with shown.status("annealing") as status, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warn_of_outliers(table.values, table.weight, table.columns)
+        warnings.simplefilter("ignore", OutlierWarning)  # said, with the names of the columns
         with stoppable() as stopped:
 
             def on_beta(record: Record, _: Any) -> bool:
@@ -279,6 +292,8 @@ def phase(
             "later was not looked at."
         )
     console.print(f"Results in {out}/: {', '.join(files)}")
+    for message in dict.fromkeys(str(w.message) for w in caught):
+        console.print(f"Warning: {message}")
 
 
 def _status(status: str) -> str:
@@ -352,18 +367,45 @@ def _autonomy(
     return DistanceAutonomy(kappa, **given), columns
 
 
-def _run(model: AutonomyAwareClustering, table: Table, out: Path, quiet: bool, source: str) -> None:
+#: of the time that is left: what the fit may take, and what the fit that ignores autonomy may take
+#: after it, before it is judged
+FIT_SHARE, IGNORING_SHARE = 0.6, 0.85
+
+
+def _seconds(deadline: Deadline, share: float) -> float | None:
+    """Return a share of the time that is left as a fit's budget, which must be positive."""
+    return max(share * deadline.left, 1e-3) if deadline.finite else None
+
+
+def _callbacks(shown: str | None, console: Console, stopped: Callable[[], bool]) -> list[Any]:
+    """Return what watches a fit: Ctrl-C, and a progress bar under a heading."""
+    if shown is None:
+        return [StopCallback(stopped)]
+    from sklearn.callback import ProgressBar
+
+    console.print(shown)
+    return [ProgressBar(), StopCallback(stopped)]
+
+
+def _run(
+    model: AutonomyAwareClustering,
+    table: Table,
+    out: Path,
+    quiet: bool,
+    source: str,
+    deadline: Deadline = NEVER,
+) -> None:
     X, weight = table.values, table.weight
     console = make_console()
-    bars: list[Any] = []
-    if not quiet and sys.stdout.isatty():
-        from sklearn.callback import ProgressBar
-
-        bars = [ProgressBar()]
+    shows = not quiet and sys.stdout.isatty()
     began = perf_counter()
+    model.time_budget = _seconds(deadline, FIT_SHARE)
     with warnings.catch_warnings(record=True) as caught, stoppable() as stopped:
         warnings.simplefilter("always")
-        model.set_callbacks(*bars, StopCallback(stopped)).fit(X, sample_weight=weight)
+        warn_of_outliers(X, weight, table.columns)
+        warnings.simplefilter("ignore", OutlierWarning)  # said, with the names of the columns
+        heading = "Placing the centres" if shows else None
+        model.set_callbacks(*_callbacks(heading, console, stopped)).fit(X, sample_weight=weight)
         seconds = perf_counter() - began
         model.set_callbacks()
         ignoring = None
@@ -372,11 +414,12 @@ def _run(model: AutonomyAwareClustering, table: Table, out: Path, quiet: bool, s
                 model.n_clusters,
                 metric=model.metric,
                 solver=model.solver,
-                time_budget=model.time_budget,
+                time_budget=_seconds(deadline, IGNORING_SHARE),
                 random_state=model.random_state,
             )
-            ignoring.set_callbacks(StopCallback(stopped)).fit(X, sample_weight=weight)
-            ignoring.set_callbacks()
+            heading = "Placing them as if all entities obeyed, to compare" if shows else None
+            ignoring.set_callbacks(*_callbacks(heading, console, stopped))
+            ignoring.fit(X, sample_weight=weight).set_callbacks()
         if stopped():
             ignoring = None  # a search that was cut short would make autonomy look too good
     ignored = None
@@ -390,6 +433,8 @@ def _run(model: AutonomyAwareClustering, table: Table, out: Path, quiet: bool, s
             sample_weight=weight,
         )
     summary = _summary(model, table, source, seconds, ignored)
+    if shows:
+        console.print(f"Writing {len(X)} prescriptions to {out}/")
     with output_folder(out, FIT_FILES) as folder:
         _write_results(model, ignoring, table, summary, folder)
     _print(console, summary, out)
@@ -445,7 +490,7 @@ def _write_results(
 ) -> None:
     X, K = table.values, model.n_clusters
     realized = model.predict_realized(X)
-    weight = np.ones(len(X)) if table.weight is None else table.weight
+    weight = np.ones(len(X)) if table.weight is None else table.weight / table.weight.max()
     prescribed = np.bincount(model.labels_, weights=weight, minlength=K) / weight.sum()
     used = weight @ realized / weight.sum()
     write_csv(

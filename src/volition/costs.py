@@ -19,6 +19,9 @@ from torch import Tensor
 from volition.validation import FloatArray
 
 EARTH_RADIUS_KM = 6371.0088
+#: values beyond which squares, and the betas that go with them, cannot be held; the inverse is the
+#: least spread
+LARGEST = {np.float32: 1e10, np.float64: 1e140}
 
 
 def runs(Y: Tensor) -> list[tuple[int, int]]:
@@ -82,6 +85,12 @@ class Cost(ABC):
 class SquaredEuclidean(Cost):
     """Squared Euclidean distance; the best centre is the weighted mean.
 
+    Parameters
+    ----------
+    by_differences : bool, default=False
+        Square differences instead of expanding the square: slower, and exact where distances are
+        tiny against the coordinates. :class:`volition.problem.Problem` asks for it where needed.
+
     Examples
     --------
     >>> import torch
@@ -95,10 +104,28 @@ class SquaredEuclidean(Cost):
     translation_invariant = True
     mean_is_optimal = True
 
+    def __init__(self, by_differences: bool = False) -> None:
+        self.by_differences = by_differences
+
     def pairwise(self, X: Tensor, Y: Tensor) -> Tensor:
+        if self.by_differences:
+            out = X.new_zeros(len(X), len(Y))
+            for x, y in zip(X.T, Y.T, strict=True):
+                out = out + (x[:, None] - y) ** 2
+            return out
         squares = (X * X).sum(1, keepdim=True) + (Y * Y).sum(1)
         # Rounding may leave a tiny negative number between equal points.
         return torch.addmm(squares, X, Y.T, alpha=-2).clamp_min(0)
+
+    def check(self, X: FloatArray, name: str = "X") -> None:
+        largest = LARGEST[X.dtype.type]
+        if max(float(X.max()), -float(X.min())) > largest:
+            row, column = (int(v) for v in np.argwhere(np.abs(X) > largest)[0])
+            raise ValueError(
+                f"{name} has {X[row, column]:g} at row {row}, column {column}; squared distances "
+                f"need values up to {largest:g} in {X.dtype}: use larger units"
+                f"{', or float64' if X.dtype == np.float32 else ''}."
+            )
 
     def each(self, X: Tensor, Y: Tensor) -> Tensor:
         squares = (X[:, None] - Y) ** 2

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from volition.blocks import Sums, add_over_blocks, add_up
+from volition.blocks import Sums, add_up
 from volition.problem import CHUNK_NUMBERS, Block, Problem
 
 
@@ -62,10 +62,14 @@ class Curvature(ABC):
         """Return the sum of ``fn(rows, group)`` over chunks with ``numbers`` numbers a row."""
         step = max(1, self.problem.chunk_size or CHUNK_NUMBERS // numbers)
 
-        def run(block: Block) -> Sums:
-            return add_up(fn(rows, block.group) for rows in _rows(block, step))
+        def timely(rows: slice, group: int) -> Sums:
+            self.problem.deadline.check()
+            return fn(rows, group)
 
-        return add_over_blocks(run, self.problem.blocks, self.problem.device.type == "cpu")
+        def run(block: Block) -> Sums:
+            return add_up(timely(rows, block.group) for rows in _rows(block, step))
+
+        return self.problem.add_over_blocks(run)
 
 
 def _rows(block: Block, step: int) -> Iterator[slice]:

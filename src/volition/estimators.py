@@ -26,6 +26,8 @@ from volition.annealing import AnnealingResult, Record, anneal, describe
 from volition.autonomy import Autonomy, Passive, RowAutonomy
 from volition.blocks import threads_for
 from volition.costs import Cost, resolve_cost
+from volition.deadline import Deadline
+from volition.outliers import warn_of_outliers
 from volition.portfolio import AGREEMENT, Candidate, Search
 from volition.problem import Problem
 from volition.schedules import Critical, Explicit, Geometric, Growing, Schedule, resolve_schedule
@@ -37,6 +39,10 @@ from volition.validation import (
     check_integer,
     check_kind,
 )
+
+#: entities that tell how long the last passes over all take, and how many times that is kept free
+#: for them: centres are judged, too, and a pass that is under way when time runs out is finished
+PROBE_ROWS, PRUDENCE = 8192, 2.0
 
 SOLVERS: dict[str, Callable[[], Solver]] = {
     "fixed_point": FixedPoint,
@@ -82,8 +88,9 @@ class AutonomyAwareClustering(
         Iterations end when centres move by less than this share of the data's spread; those of the
         quasi-Newton solver when the free energy, in units of the data's, falls by less than tol².
     time_budget : float, optional
-        Seconds after which no new step of the search is begun; the best so far is then polished
-        and kept. What is reached in time depends on the machine, whatever ``random_state``.
+        Seconds that the whole fit may take; the best so far is then kept. Only reading the data
+        once and prescribing once may exceed it. What is reached in time depends on the machine,
+        whatever ``random_state``; numba's first compilation, some seconds, counts as well.
     chunk_size : int, optional
         Rows handled at a time. Changes memory, not results.
     device : str, default="auto"
@@ -203,6 +210,7 @@ class AutonomyAwareClustering(
         self
         """
         self._check_params()
+        began, deadline = perf_counter(), Deadline.after(self.time_budget)
         X = self._check_X(X, reset=True)
         schedule = resolve_schedule(self.schedule)
         if isinstance(schedule, Growing):
@@ -210,10 +218,12 @@ class AutonomyAwareClustering(
                 "schedule Growing chooses the number of centres; see suggest_n_clusters."
             )
         problem = self._problem(X, groups, autonomy_proba, sample_weight)
+        problem.check_spread()
+        names = getattr(self, "feature_names_in_", None)
+        warn_of_outliers(X, problem.weight, names, stacklevel=3)
         init = self._check_init(problem)
         rng = check_random_state(self.random_state)
-        began = perf_counter()
-        deadline = _deadline(self.time_budget)
+        deadline = deadline.sooner(self._time_to_finish(problem, deadline))
         tasks = _Tasks(self, X)
         self.uses_autonomy_proba_ = autonomy_proba is not None
 
@@ -221,7 +231,7 @@ class AutonomyAwareClustering(
             if init is None:
                 Y = self._search(problem, schedule, rng, deadline, tasks)
             else:
-                Y = self._polish(problem, schedule, init, rng, tasks)
+                Y = self._polish(problem, schedule, init, rng, deadline, tasks)
         else:
             solver = self._solver()
             tasks.open(len(schedule.betas) if isinstance(schedule, Explicit) else None)
@@ -242,7 +252,8 @@ class AutonomyAwareClustering(
             self.candidates_ = [found._replace(seconds=perf_counter() - began)]
             self.winner_ = "annealed"
 
-        self._finish(problem, Y, reorder=init is None)
+        with threads_for(problem.n_blocks):
+            self._finish(problem, Y, reorder=init is None)
         tasks.close()
         if self.status_ == Status.OUT_OF_ITERATIONS.value and self.tol > 0:
             warnings.warn(
@@ -258,7 +269,7 @@ class AutonomyAwareClustering(
         problem: Problem,
         schedule: Schedule,
         rng: np.random.RandomState,
-        deadline: Callable[[], bool],
+        deadline: Deadline,
         tasks: _Tasks,
     ) -> FloatArray:
         chosen = isinstance(self.n_init, str)
@@ -272,7 +283,7 @@ class AutonomyAwareClustering(
             max_iter=self.max_iter,
             tol=self.tol,
             schedule=None if _is_default(self.schedule) else schedule,
-            out_of_time=deadline,
+            deadline=deadline,
             on_begin=tasks.begin,
             on_end=tasks.end,
             on_beta=tasks.beta,
@@ -290,6 +301,7 @@ class AutonomyAwareClustering(
         schedule: Schedule,
         init: FloatArray,
         rng: np.random.RandomState,
+        deadline: Deadline,
         tasks: _Tasks,
     ) -> FloatArray:
         """Start from the user's centres only: no other start, no moved centres."""
@@ -301,13 +313,14 @@ class AutonomyAwareClustering(
             beta=_last_beta(schedule),
             max_iter=self.max_iter,
             tol=self.tol,
+            deadline=deadline,
         )
         tasks.open(1)
         tasks.begin("init")
         with threads_for(problem.n_blocks):
             Y, status = search.finish(search.polish(problem, init))
-        beta = search.beta_of(problem, Y)
-        summary = problem.summary(Y, beta)
+            beta = search.beta_of(problem, Y)
+            summary = problem.summary(Y, beta)
         found = Solution(problem.centers(Y), summary.free_energy, search.n_iter, status)
         record = describe(problem, found, beta, summary)
         self._keep(AnnealingResult(Y, beta, [record], [Y], [], status), search.n_iter, status)
@@ -316,6 +329,21 @@ class AutonomyAwareClustering(
         self.candidates_, self.winner_ = [tried], "init"
         tasks.end(tried, Y, beta)
         return Y
+
+    def _time_to_finish(self, problem: Problem, deadline: Deadline) -> float:
+        """Estimate the seconds that judging and prescribing takes once the search has ended."""
+        if not deadline.finite:
+            return 0.0
+        rows = np.linspace(0, problem.n - 1, min(problem.n, PROBE_ROWS)).astype(int)
+        probe = problem.subset(rows, np.ones(len(rows)))
+        Y = probe.X[np.arange(self.n_clusters) % len(rows)].astype(np.float64)
+        with threads_for(probe.n_blocks):
+            probe.summary(Y, math.inf)  # compiles, where that has not been done
+            began = perf_counter()
+            probe.labels(Y)
+            probe.prescribe(Y, math.inf)
+            seconds = perf_counter() - began
+        return PRUDENCE * seconds * problem.n / len(rows)
 
     def _keep(self, result: AnnealingResult, n_iter: int, status: Status) -> FloatArray:
         self.beta_ = result.beta
@@ -336,6 +364,9 @@ class AutonomyAwareClustering(
         float32 = problem.dtype == torch.float32
         self.cluster_centers_ = Y.astype(np.float32 if float32 else np.float64, copy=False)
         labels, self.policy_, summary = problem.prescribe(self.cluster_centers_, self.beta_)
+        if problem.loses_digits(summary.hard_distortion):
+            exact = problem.by_differences()
+            labels, self.policy_, summary = exact.prescribe(self.cluster_centers_, self.beta_)
         self.labels_ = labels.astype(np.int32)
         self.distortion_, self.free_energy_ = summary.hard_distortion, summary.free_energy
         self._n_features_out = len(Y)
@@ -569,13 +600,6 @@ def _device(device: Any) -> str:
             f"{reason}"
         ) from None
     return str(device)
-
-
-def _deadline(seconds: float | None) -> Callable[[], bool]:
-    if seconds is None:
-        return lambda: False
-    end = perf_counter() + seconds
-    return lambda: perf_counter() > end
 
 
 def _is_default(schedule: Any) -> bool:

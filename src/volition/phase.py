@@ -22,7 +22,7 @@ from torch import Tensor
 from volition.autonomy import Autonomy
 from volition.costs import SquaredEuclidean
 from volition.curvature import Curvature, curvature
-from volition.problem import Problem, pose
+from volition.problem import FEW_COLUMNS, Problem, pose
 from volition.validation import FloatArray, check_scalar
 
 #: up to this many coordinates of centres, second derivatives are held as matrices
@@ -424,7 +424,11 @@ def even_split(places: np.ndarray, directions: list[FloatArray]) -> FloatArray:
         away = (moves - mean).reshape(-1, out.shape[1])
         # The place as a whole moves as the most unstable direction says.
         out[here] += mean[0]
-        size, lines = np.linalg.eigh(away.T @ away)
+        if len(away) < away.shape[1] and away.shape[1] > FEW_COLUMNS:
+            _, root, lines_down = np.linalg.svd(away, full_matrices=False)
+            size, lines = root[::-1] ** 2, lines_down[::-1].T
+        else:
+            size, lines = np.linalg.eigh(away.T @ away)
         for rank, (length, line) in enumerate(zip(size[::-1], lines.T[::-1], strict=True)):
             sign = 1.0 - 2.0 * (np.arange(len(here)) >> rank & 1)
             if length > 0.01 * size[-1] and length > 1e-18:

@@ -22,7 +22,10 @@ from sklearn.cluster import kmeans_plusplus
 from volition.annealing import AnnealingResult, OnBeta, anneal
 from volition.autonomy import Passive
 from volition.blocks import threads_for
-from volition.problem import Problem
+from volition.deadline import NEVER, Deadline, OutOfTime
+from volition.outliers import bulk_of
+from volition.phase import DENSE
+from volition.problem import FEW_COLUMNS, Problem
 from volition.schedules import Geometric, Schedule
 from volition.solvers import FixedPoint, Gradient, Solution, Status
 from volition.validation import FloatArray
@@ -47,6 +50,11 @@ BASES, ROUNDS, RUNNERS, SPRINT, FINISHERS, PAIRS = 3, 6, 12, 15, 4, 784
 
 #: what is added to the name of a start that was improved by moving centres
 MOVED = ", reallocated"
+#: of the time that is left: what a start may take before it is polished, and what the search on a
+#: sample may take before its best is polished on all entities
+START_SHARE, SEARCH_SHARE = 1 / 3, 2 / 3
+#: name of the start that takes no time
+DRAWN = "entities drawn"
 #: number of centres up to which the best is shaken, and how often
 FEW, SHAKES = 12, 60
 
@@ -112,8 +120,8 @@ class Search:
         Of the annealed start.
     random_state : RandomState
         Source of all seeds.
-    out_of_time : callable
-        Asked before each candidate; a true answer ends the search with the best so far.
+    deadline : Deadline, optional
+        When the search ends with the best so far.
     on_begin, on_end, on_beta : callable, optional
         Progress; a true answer of the latter two stops.
 
@@ -141,7 +149,7 @@ class Search:
     max_iter: int = 300
     tol: float = 1e-6
     schedule: Schedule | None = None
-    out_of_time: Callable[[], bool] = lambda: False
+    deadline: Deadline = NEVER
     on_begin: OnBegin = lambda name: None
     on_end: OnEnd = lambda candidate, centers, beta: False
     on_beta: OnBeta | None = None
@@ -164,32 +172,42 @@ class Search:
 
     def run(self) -> SearchResult:
         """Try everything; keep the best."""
+        whole = self.deadline
+        if self._work is not self.problem:
+            self.deadline = whole.share(SEARCH_SHARE)
         with threads_for(self._work.n_blocks):
             best, annealing, stopped = self._search()
+        self.deadline = whole
         with threads_for(self.problem.n_blocks):
             Y, status = self.finish(best.centers)
+            beta = self.beta_of(self.problem, Y)
         return SearchResult(
-            Y, self.beta_of(self.problem, Y), self.candidates, best.name, annealing,
-            self.n_iter, stopped or status,
-        )  # fmt: skip
+            Y, beta, self.candidates, best.name, annealing, self.n_iter, stopped or status
+        )
 
     def _search(self) -> tuple[Found, AnnealingResult, Status | None]:
         """Return the best of all starts, the annealed one, and what stopped the search, if any."""
-        stopped, annealing = None, None
+        stopped, annealing, cut = None, None, False
         found: list[Found] = []
         for name, start in self._starts(self.random_state):
-            if found and self.out_of_time():
+            # An annealing that was cut off has hardly split: another start must follow it.
+            if len(found) > cut and annealing is not None and self.deadline.passed:
                 stopped = Status.OUT_OF_TIME
                 break
             if self._agreed(found):
                 break
             began, before = perf_counter(), self.n_iter
             self.on_begin(name)
-            Y = start()
+            try:
+                Y = start(self.deadline.share(START_SHARE))
+            except OutOfTime:
+                name, Y = DRAWN, self._drawn()
             if isinstance(Y, AnnealingResult):
                 annealing, Y = Y, Y.centers
                 self.n_iter += annealing.n_iter
-            Y = self.polish(self._work, Y)
+                cut = annealing.status is Status.OUT_OF_TIME
+            if not (cut and name == "annealed"):
+                Y = self.polish(self._work, Y)
             found.append(Found(self.value(self._work, Y), Y, name))
             asked = self._report(name, found[-1], began, before)
             if asked or (annealing is not None and annealing.status is Status.STOPPED):
@@ -246,10 +264,10 @@ class Search:
 
     def _starts(
         self, random_state: np.random.RandomState
-    ) -> Iterator[tuple[str, Callable[[], Any]]]:
+    ) -> Iterator[tuple[str, Callable[[Deadline], Any]]]:
         seeds = random_state.randint(np.iinfo(np.int32).max, size=self.n_init + 1)
         for number, Y in enumerate(self.given):
-            yield f"given #{number}", partial(np.array, Y, dtype=np.float64)
+            yield f"given #{number}", partial(_as_given, Y)
         yield "annealed", partial(self._annealed, int(seeds[0]))
         for number, seed in enumerate(seeds[1:].tolist()):
             for share in (1, 2, 3):
@@ -260,8 +278,16 @@ class Search:
             if not isinstance(self.problem.autonomy, Passive):
                 yield f"continued from obedience #{number}", partial(self._continued, seed)
 
-    def _annealed(self, seed: int) -> AnnealingResult:
+    def _drawn(self) -> FloatArray:
+        """Return entities at even steps along their order: centres that take no time to find."""
+        order = canonical_order(self._work)
+        steps = (np.arange(self.n_clusters) + 0.5) / self.n_clusters * len(order)
+        return self._work.X[order[steps.astype(int)]].astype(np.float64)
+
+    def _annealed(self, seed: int, deadline: Deadline) -> AnnealingResult:
         work = self._work
+        # Elsewhere predictions would take longer than the annealing; none of them moves a centre.
+        small = not deadline.finite or self.n_clusters * work.d <= DENSE
         return anneal(
             work,
             self.n_clusters,
@@ -270,22 +296,28 @@ class Search:
             tol=max(self.tol, 1e-4),
             random_state=seed,
             on_beta=self.on_beta,
-            deadline=self.out_of_time,
-            predict=work.collapses,  # elsewhere it would take longer than the annealing
+            deadline=deadline,
+            predict=work.collapses and small,
         )
 
-    def _k_means(self, n_distinct: int, seed: int) -> FloatArray:
+    def _k_means(self, n_distinct: int, seed: int, deadline: Deadline) -> FloatArray:
         """Lloyd's algorithm for obedient entities; centres are repeated if K is larger."""
         work = self._work
         order = canonical_order(work)
         Z, weight = work.cost.embed(work.X)[order].astype(np.float64), work.weight[order]
         n_distinct = min(n_distinct, len(Z))
-        plain, rng = Problem(Z, sample_weight=weight), np.random.RandomState(seed)
-        runs = []
+        plain, rng = Problem(Z, sample_weight=weight), _Timed(seed, deadline)
+        timed = plain.with_deadline(deadline)
+        runs: list[Solution] = []
         for _ in range(SEEDINGS):
-            seeds, _ = kmeans_plusplus(Z, n_distinct, sample_weight=weight, random_state=rng)
+            try:
+                seeds, _ = kmeans_plusplus(Z, n_distinct, sample_weight=weight, random_state=rng)
+            except OutOfTime:
+                if not runs:
+                    raise
+                break
             start = plain.centers(seeds)
-            runs.append(FixedPoint().solve(plain, start, math.inf, max_iter=100, tol=1e-4))
+            runs.append(FixedPoint().solve(timed, start, math.inf, max_iter=100, tol=1e-4))
             self.n_iter += runs[-1].n_iter
         means = self._ranked(
             [Found(run.free_energy, run.centers.cpu().numpy(), "") for run in runs]
@@ -297,14 +329,14 @@ class Search:
             means = means + 1e-3 * plain.scale * rng.standard_normal(means.shape)
         return work.cost.unembed(means)
 
-    def _continued(self, seed: int) -> FloatArray:
+    def _continued(self, seed: int, deadline: Deadline) -> FloatArray:
         """Follow the solution from obedience to full autonomy."""
-        Y = self._k_means(self.n_clusters, seed)
+        Y = self._k_means(self.n_clusters, seed, deadline.share(0.5))
         for t in (0.01, 0.1, 0.3, 0.6):
             partly = self._work.with_autonomy(self._work.autonomy.scaled(t))
             scale = self.hardness(partly, Y)
             beta = min(200 / scale, self.beta)
-            Y = self._descend(partly, Y, beta, 60, 1e-4).centers.cpu().numpy()
+            Y = self._descend(partly, Y, beta, 60, 1e-4, deadline).centers.cpu().numpy()
         return Y
 
     # -- improving --------------------------------------------------------------------------------
@@ -317,22 +349,36 @@ class Search:
         self, problem: Problem, Y: FloatArray, ladder: tuple[float, ...] = LADDER
     ) -> FloatArray:
         """Descend at rising betas up to the one that counts."""
-        max_iter, tol = min(self.max_iter, 100), max(self.tol, 1e-4)
+        start, max_iter, tol = Y, min(self.max_iter, 100), max(self.tol, 1e-4)
         for rung in ladder:
+            if self.deadline.passed:
+                break
             beta = rung / self.hardness(problem, Y)
             if beta < self.beta:
                 Y = self._descend(problem, Y, beta, max_iter, tol).centers.cpu().numpy()
-        return self._descend(problem, Y, self.beta, max_iter, tol).centers.cpu().numpy()
+        solution = self._descend(problem, Y, self.beta, max_iter, tol)
+        Y = solution.centers.cpu().numpy()
+        if solution.status is Status.OUT_OF_TIME and not np.array_equal(Y, start):
+            # Cut off at a lower beta, where centres are drawn together: it may have been better.
+            return min(start, Y, key=lambda centers: self.value(problem, centers))
+        return Y
 
     def hardness(self, problem: Problem, Y: FloatArray) -> float:
         """Return the distortion, kept away from zero: the cost that sets the scale of beta."""
         return max(problem.free_energy(Y, math.inf), 1e-9 * problem.cost_scale)
 
     def _descend(
-        self, problem: Problem, Y: FloatArray, beta: float, max_iter: int, tol: float
+        self,
+        problem: Problem,
+        Y: FloatArray,
+        beta: float,
+        max_iter: int,
+        tol: float,
+        deadline: Deadline | None = None,
     ) -> Solution:
+        timed = problem.with_deadline(self.deadline if deadline is None else deadline)
         start = problem.centers(Y)
-        solution = Gradient().solve(problem, start, beta, max_iter=max_iter, tol=tol)
+        solution = Gradient().solve(timed, start, beta, max_iter=max_iter, tol=tol)
         self.n_iter += solution.n_iter
         return solution
 
@@ -345,8 +391,9 @@ class Search:
         status = solution.status
         if problem.cost.mean_is_optimal and not problem.autonomy.depends_on_centers:
             # Weighted means are exact where a quasi-Newton step is only close.
+            timed = problem.with_deadline(self.deadline)
             solution = FixedPoint().solve(
-                problem, solution.centers, self.beta, max_iter=self.max_iter, tol=1e-14
+                timed, solution.centers, self.beta, max_iter=self.max_iter, tol=1e-14
             )
             self.n_iter += solution.n_iter
         return solution.centers.cpu().numpy(), status
@@ -360,22 +407,26 @@ class Search:
             self.on_begin(name)
             # A short descent tells promising moves from others; only those are finished.
             race: list[Found] = []
-            for move in self._moves(best.centers):
-                if self.out_of_time():
+            try:
+                moves = self._moves(best.centers)
+            except OutOfTime:
+                moves = []
+            for move in moves:
+                if self.deadline.passed:
                     break
                 beta = min(LADDER[-2] / self.hardness(work, move), self.beta)
                 Y = self._descend(work, move, beta, SPRINT, 1e-4).centers.cpu().numpy()
                 race.append(Found(self.value(work, Y), Y, name))
             trials = [best]
             for runner in self._ranked(race)[:FINISHERS]:
-                if self.out_of_time():
+                if self.deadline.passed:
                     break
                 Y = self.polish(work, runner.centers, LADDER[1:])
                 trials.append(Found(self.value(work, Y), Y, base.name + MOVED))
             after = self._ranked(trials)[0]
             if self._report(name, after, began, before):
                 return after, Status.STOPPED
-            if self.out_of_time():
+            if self.deadline.passed:
                 return after, Status.OUT_OF_TIME
             if after is best or after.value > best.value - 1e-6 * work.cost_scale:
                 return after, None
@@ -391,7 +442,7 @@ class Search:
         share = np.cumsum(screen.weight[order]) / screen.weight[order].sum()
         least = self.value(screen, self.polish(screen, best.centers, LADDER[-1:]))
         for _ in range(SHAKES):
-            if self.out_of_time():
+            if self.deadline.passed:
                 break
             Y, size = best.centers.copy(), self.random_state.randint(1, 3)
             where = np.searchsorted(share[:-1], self.random_state.random_sample(size))
@@ -405,11 +456,11 @@ class Search:
             if found.value < best.value:
                 best, least = found, value
         stopped = Status.STOPPED if self._report(name, best, began, before) else None
-        return best, stopped or (Status.OUT_OF_TIME if self.out_of_time() else None)
+        return best, stopped or (Status.OUT_OF_TIME if self.deadline.passed else None)
 
     def _moves(self, Y: FloatArray) -> list[FloatArray]:
         """Return the most promising layouts with one centre moved, judged before optimising."""
-        screen, K = self._screen, self.n_clusters
+        screen, K = self._screen.with_deadline(self.deadline), self.n_clusters
         spread = spread_of_clusters(screen, Y)
 
         def join(k: int, j: int) -> FloatArray:
@@ -431,7 +482,8 @@ class Search:
         givers = takers = np.arange(K)
         if K * K > PAIRS:
             side = math.isqrt(PAIRS)
-            distance = np.linalg.norm(Y[:, None] - Y[None], axis=2) + np.diag(np.full(K, np.inf))
+            distance = np.stack([np.linalg.norm(y - Y, axis=1) for y in Y])
+            np.fill_diagonal(distance, np.inf)
             nearest = distance.argmin(1)
             loss = [self.value(screen, join(k, int(nearest[k]))) for k in range(K)]
             givers = np.argsort(loss, kind="stable")[:side]
@@ -457,24 +509,79 @@ class Search:
         return distinct
 
 
+def _as_given(Y: FloatArray, deadline: Deadline) -> FloatArray:
+    return np.array(Y, dtype=np.float64)
+
+
+class _Timed(np.random.RandomState):
+    """Random numbers that run out at the deadline: ends scikit-learn's seeding, a single call."""
+
+    def __init__(self, seed: int, deadline: Deadline) -> None:
+        super().__init__(seed)
+        self._deadline = deadline
+
+    def uniform(self, *args: Any, **kwargs: Any) -> Any:
+        """Draw as usual, in time."""
+        self._deadline.check()
+        return super().uniform(*args, **kwargs)
+
+
 def canonical_order(problem: Problem) -> np.ndarray:
     """Order entities of positive weight by coordinates.
 
     Draws along this order depend on the data as a weighted set only: not on the order of rows, nor
     on whether an entity of weight two is one row or two.
     """
-    order = np.lexsort(problem.X.T[::-1])
+    order = lexical_order(problem.X)
     return order[problem.weight[order] > 0]
 
 
+def lexical_order(X: FloatArray) -> np.ndarray:
+    """Return what ``np.lexsort(X.T[::-1])`` does, sorting by later columns only where needed.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from volition.portfolio import lexical_order
+    >>> lexical_order(np.array([[1.0, 2.0], [0.0, 5.0], [1.0, 1.0]])).tolist()
+    [1, 2, 0]
+    """
+    order = np.argsort(X[:, 0], kind="stable")
+    first = X[order, 0]
+    same = first[1:] == first[:-1]
+    if X.shape[1] == 1 or not same.any():
+        return order
+    tied = np.flatnonzero(np.append(same, False) | np.append(False, same))
+    rows = order[tied]
+    order[tied] = rows[np.lexsort(X[rows].T[::-1])]
+    return order
+
+
 def thin(problem: Problem, order: np.ndarray, size: int) -> Problem:
-    """Return the problem itself, or a systematic sample of about ``size`` entities."""
+    """Return the problem itself, or a systematic sample of about ``size`` entities.
+
+    Where a few far entities hold nearly all variance, the farthest are in every sample.
+    """
     if len(order) <= size:
         return problem
-    edges = np.cumsum(problem.weight[order].astype(np.float64))
-    marks = (np.arange(size) + 0.5) / size * edges[-1]
-    picked, counts = np.unique(np.searchsorted(edges, marks), return_counts=True)
+    if problem.tailed:
+        X, weight = problem.X[order].astype(np.float64), problem.weight[order].astype(np.float64)
+        away = weight * ((X - bulk_of(X).center) ** 2).sum(1)
+        far = np.sort(np.argsort(-away, kind="stable")[: size // 10])
+        near = np.delete(np.arange(len(order)), far)
+        picked, counts = _systematic(weight[near], size)
+        share = counts / counts.sum() * weight[near].sum()
+        index = np.concatenate([order[far], order[near[picked]]])
+        return problem.subset(index, np.concatenate([weight[far], share]))
+    picked, counts = _systematic(problem.weight[order].astype(np.float64), size)
     return problem.subset(order[picked], counts.astype(np.float64))
+
+
+def _systematic(weight: FloatArray, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return which entities a systematic sample of ``size`` picks, and how often."""
+    edges = np.cumsum(weight)
+    marks = (np.arange(size) + 0.5) / size * edges[-1]
+    return np.unique(np.searchsorted(edges, marks), return_counts=True)
 
 
 def spread_of_clusters(problem: Problem, Y: FloatArray) -> FloatArray:
@@ -487,7 +594,14 @@ def spread_of_clusters(problem: Problem, Y: FloatArray) -> FloatArray:
         if total <= 0:
             continue
         x = X[inside] - np.average(X[inside], axis=0, weights=weight[inside])
-        values, axes = np.linalg.eigh((x * weight[inside, None]).T @ x / total)
-        axis = axes[:, -1] * np.sign(axes[np.abs(axes[:, -1]).argmax(), -1])
-        spread[j] = axis * math.sqrt(max(float(values[-1]), 0.0))
+        if len(x) < problem.d and problem.d > FEW_COLUMNS:
+            _, lengths, lines = np.linalg.svd(
+                x * np.sqrt(weight[inside, None] / total), full_matrices=False
+            )
+            axis, value = lines[0], float(lengths[0]) ** 2
+        else:
+            values, axes = np.linalg.eigh((x * weight[inside, None]).T @ x / total)
+            axis, value = axes[:, -1], float(values[-1])
+        axis = axis * np.sign(axis[np.abs(axis).argmax()])
+        spread[j] = axis * math.sqrt(max(value, 0.0))
     return spread

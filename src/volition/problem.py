@@ -25,7 +25,9 @@ from torch import Tensor
 
 from volition.autonomy import Autonomy, Chunk, Passive, RowAutonomy, Transition
 from volition.blocks import Sums, add_over_blocks, add_up, flushes_denormals
-from volition.costs import Cost, SquaredEuclidean, resolve_cost
+from volition.costs import LARGEST, Cost, SquaredEuclidean, resolve_cost
+from volition.deadline import NEVER, Deadline
+from volition.outliers import bulk_of
 from volition.validation import FloatArray, check_centers, check_entities, check_weights
 
 LOG2E = math.log2(math.e)
@@ -34,6 +36,13 @@ BLOCK_ROWS = 65536
 CHUNK_NUMBERS = 2**20
 #: with exponents shifted by the last log-partition, sums outside this range are done again
 SAFE_BITS = 60
+#: up to so many columns, matrices of columns by columns are cheap however few rows there are
+FEW_COLUMNS = 64
+#: error of a squared distance, as a share of those that most entities have, above which squares are
+#: not expanded; in single precision rounding of the data themselves is no less
+LOSS = {np.float32: 1e-3, np.float64: 1e-6}
+#: variance over the typical squared distance, above which the latter is the scale of everything
+TAIL = 1e4
 LOWEST_EXPONENT = {torch.float32: 80.0, torch.float64: 690.0}
 
 
@@ -101,6 +110,9 @@ class Problem:
     [[8.0, 8.0], [5.0, 5.0], [8.0, 8.0]]
     """
 
+    #: when sums over entities raise `OutOfTime`
+    deadline: Deadline = NEVER
+
     def __init__(
         self,
         X: Any,
@@ -141,6 +153,15 @@ class Problem:
         mean = np.average(X, axis=0, weights=weight)
         # Rounded like the data, so that entities and centres are moved by exactly the same.
         origin = mean.astype(X.dtype) if self.cost.translation_invariant else np.zeros_like(X[0])
+        bulk = 0.0
+        if isinstance(self.cost, SquaredEuclidean):
+            center, bulk = bulk_of(X, weight)
+            reach = np.maximum(X.max(0) - center, center - X.min(0))
+            self._reach = float(reach @ reach)
+            eps = float(np.finfo(X.dtype).eps)
+            if bulk > 0 and eps * self._reach > LOSS[X.dtype.type] * bulk:
+                # A few far values: digits are for the many, whose place and distances these are.
+                self.cost, origin = SquaredEuclidean(by_differences=True), center.astype(X.dtype)
         self.origin = torch.from_numpy(origin.astype(np.float64)).to(self.device)
         # By columns: the compiled pass runs along entities.
         data = np.zeros((self.d + 2, self.n), dtype=X.dtype).T
@@ -155,6 +176,10 @@ class Problem:
             lambda x, w: ((w.T @ (x * x)).sum(), (w.T @ (x + offset) ** 2).sum())
         )
         variance = float(spread)
+        #: whether a few far entities hold nearly all variance, which is then no scale to judge by
+        self.tailed = bulk > 0 and variance > TAIL * bulk
+        if self.tailed:
+            variance = bulk
         #: length by which moves of centres are judged
         self.scale = math.sqrt(variance) or 1.0
         #: cost by which changes of free energy are judged: that of a single centre
@@ -169,11 +194,26 @@ class Problem:
             rows = slice(block.lo, block.hi)
             return fn(self._data[rows, 1:-1].double(), self._rho[rows].double())
 
-        return add_over_blocks(run, self.blocks, self.device.type == "cpu")
+        return self.add_over_blocks(run)
+
+    def add_over_blocks(self, run: Callable[[Block], Sums]) -> Sums:
+        """Return the sums of ``run(block)`` over all blocks; raise `OutOfTime` when it is late."""
+
+        def timely(block: Block) -> Sums:
+            self.deadline.check()
+            return run(block)
+
+        return add_over_blocks(timely, self.blocks, self.device.type == "cpu")
 
     @cached_property
     def largest_variance(self) -> float:
-        """Variance of the entities along their main axis."""
+        """Variance of the entities along their main axis; where `tailed`, that of most of them."""
+        if self.tailed:
+            return self.cost_scale
+        if self.n < self.d and self.d > FEW_COLUMNS:
+            x, w = self._data[:, 1:-1].double(), self._rho.double()
+            x = (x - w.T @ x) * w.sqrt()
+            return float(torch.linalg.eigvalsh(x @ x.T)[-1])
         (mean,) = self._over_rows(lambda x, w: (w.T @ x,))
         (covariance,) = self._over_rows(lambda x, w: ((w * (x - mean)).T @ (x - mean),))
         return float(torch.linalg.eigvalsh(covariance)[-1])
@@ -208,6 +248,37 @@ class Problem:
         other = copy.copy(self)
         other.autonomy = autonomy
         return other
+
+    def with_deadline(self, deadline: Deadline) -> Problem:
+        """Return the same problem, sharing the data, whose sums raise `OutOfTime` when late."""
+        other = copy.copy(self)
+        other.deadline = deadline
+        return other
+
+    def check_spread(self) -> None:
+        """Raise ValueError if entities differ, but by less than can be squared."""
+        X = self._data[:, 1:-1]
+        spread = float((X.amax(0) - X.amin(0)).max())
+        least = 1 / LARGEST[np.float32 if self.dtype == torch.float32 else np.float64]
+        if isinstance(self.cost, SquaredEuclidean) and 0 < spread < least:
+            raise ValueError(
+                f"X spreads over {spread:g} only; squared distances need a spread of at least "
+                f"{least:g} in {str(self.dtype).removeprefix('torch.')}: use smaller units."
+            )
+
+    def by_differences(self) -> Problem:
+        """Return the same problem, sharing the data, in which squares are not expanded."""
+        other = copy.copy(self)
+        other.cost = SquaredEuclidean(by_differences=True)
+        return other
+
+    def loses_digits(self, cost: float) -> bool:
+        """Whether rounding, where squares are expanded, shows in a cost of this size."""
+        if not isinstance(self.cost, SquaredEuclidean) or self.cost.by_differences:
+            return False
+        # Folded into the centres, costs are judged in double precision.
+        eps = torch.finfo(torch.float64 if self.collapses else self.dtype).eps
+        return eps * self._reach > LOSS[np.float64] * cost
 
     def subset(self, index: np.ndarray, sample_weight: FloatArray) -> Problem:
         """Return the problem of some of the entities."""
@@ -251,7 +322,9 @@ class Problem:
     @property
     def collapses(self) -> bool:
         """Whether autonomy can be folded into the centres."""
-        return isinstance(self.cost, SquaredEuclidean) and not self.autonomy.by_entity
+        if not isinstance(self.cost, SquaredEuclidean) or self.cost.by_differences:
+            return False
+        return not self.autonomy.by_entity
 
     def moments(self, Y: Any, beta: float) -> Moments:
         """Return free energy, mass and moment of realised clusters at the Gibbs policy."""
@@ -341,8 +414,7 @@ class Problem:
                 )
                 return add_up(parts)
 
-            parallel = self.device.type == "cpu"
-            energy, soft, hard, mass = add_over_blocks(run, self.blocks, parallel)
+            energy, soft, hard, mass = self.add_over_blocks(run)
         entropy = 0.0 if math.isinf(beta) else max(0.0, beta * float(soft - energy))
         return Summary(float(energy), float(soft), float(hard), entropy, mass.cpu().numpy())
 
@@ -355,6 +427,7 @@ class Problem:
         beta: float,
         out: tuple[Tensor, Tensor] | None,
     ) -> Sums:
+        self.deadline.check()
         rho = self._rho[rows]
         E = self._expected(rows, block.group, y, tables)
         best, label = E.min(1, keepdim=True)
@@ -416,7 +489,7 @@ class Problem:
         def run(block: Block) -> Sums:
             return self._collapsed_block(block, tables, chunk, hard)
 
-        log_partition, sums = add_over_blocks(run, self.blocks, self.device.type == "cpu")
+        log_partition, sums = self.add_over_blocks(run)
         return self._square - log_partition / bits, sums
 
     def tables(self, y: Tensor, P: Tensor, factor: float = 1.0) -> Tensor:
@@ -442,6 +515,8 @@ class Problem:
 
     def _compiled(self) -> Any:
         """Return the module of compiled passes where it can be used."""
+        if self.n < FEW_COLUMNS < self.d:  # its tiles would be nearly empty
+            return None
         return _compiled_passes() if self.device.type == "cpu" else None
 
     @property
@@ -522,9 +597,10 @@ class Problem:
                 for lo in range(block.lo, block.hi, chunk)
             )
 
-        return add_over_blocks(run, self.blocks, self.device.type == "cpu")
+        return self.add_over_blocks(run)
 
     def _general_chunk(self, rows: slice, group: int, y: Tensor, beta: float, want: str) -> Sums:
+        self.deadline.check()
         rho = self._rho[rows]
         with torch.set_grad_enabled(want == "gradient"):
             y = y.detach().requires_grad_(want == "gradient")
@@ -568,12 +644,13 @@ class Problem:
         """Return one row per entity of what ``fn(rows, group, y)`` gives for chunks."""
         y = self._local(self.centers(Y))
         step = self._chunk_rows(len(y))
+        parts = []
         with torch.no_grad():
-            parts = [
-                fn(slice(lo, min(lo + step, block.hi)), block.group, y).cpu()
-                for block in self.blocks
-                for lo in range(block.lo, block.hi, step)
-            ]
+            for block in self.blocks:
+                for lo in range(block.lo, block.hi, step):
+                    self.deadline.check()
+                    rows = slice(lo, min(lo + step, block.hi))
+                    parts.append(fn(rows, block.group, y).cpu())
         return self._unorder(torch.cat(parts).numpy())
 
     def _chunk_rows(self, K: int) -> int:

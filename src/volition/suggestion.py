@@ -12,6 +12,7 @@ from sklearn.utils import check_random_state
 from volition.annealing import AnnealingResult, OnBeta, anneal
 from volition.autonomy import Autonomy, Passive
 from volition.costs import Haversine
+from volition.outliers import warn_of_outliers
 from volition.phase import examine, first_beta
 from volition.problem import Problem, pose
 from volition.schedules import Critical, Growing
@@ -170,6 +171,8 @@ def suggest_n_clusters(
         sample_weight=sample_weight,
         groups=groups,
     )
+    problem.check_spread()
+    warn_of_outliers(problem.X, problem.weight, getattr(X, "columns", None))
     if isinstance(problem.cost, Haversine) and not problem.cost.squared:
         # Its centres are medians, which stay with one entity over any range of beta.
         raise ValueError("suggest_n_clusters needs a smooth cost: use metric='sqhaversine'.")

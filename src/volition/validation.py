@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from numbers import Integral
 from typing import Any
@@ -11,6 +12,8 @@ from numpy.typing import NDArray
 
 FloatArray = NDArray[np.floating[Any]]
 
+#: share of the largest weight below which a weight is none
+LEAST_WEIGHT = 1e-100
 #: How far a row of probabilities may be from summing to one.
 ROW_SUM_TOLERANCE = 1e-6
 
@@ -109,7 +112,18 @@ def check_weights(sample_weight: Any, n_samples: int) -> FloatArray | None:
         )
     if not np.any(weight > 0):
         raise ValueError("sample_weight is zero for every row; at least one must be positive.")
-    weight = weight / weight.max()  # keeps the sum finite whatever the weights' scale
+    largest = weight.max()
+    weight = weight / largest  # keeps the sum finite whatever the weights' scale
+    lost = np.flatnonzero((weight > 0) & (weight < LEAST_WEIGHT))
+    if len(lost):
+        warnings.warn(
+            f"sample_weight of {len(lost)} row{'s' if len(lost) > 1 else ''} (the first is row "
+            f"{lost[0]}) is less than {LEAST_WEIGHT:g} of the largest ({largest:g}, at row "
+            f"{int(weight.argmax())}): too little to count.",
+            UserWarning,
+            stacklevel=2,
+        )
+        weight[lost] = 0
     return weight / weight.sum()
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from torch import Tensor
 
+from volition.deadline import OutOfTime
 from volition.problem import Moments, Problem
 from volition.solvers.base import Solution, Status, relative_move
 from volition.validation import FloatArray
@@ -59,17 +61,21 @@ class Armijo:
         tol: float,
         shape: FloatArray | None = None,
     ) -> Solution:
-        F, gradient = problem.value_and_gradient(Y, beta)
-        sigma = 0.0
-        for n_iter in range(1, max_iter + 1):
-            found = self.descend(problem, Y, F, gradient, beta)
-            if found is None:
-                return Solution(Y, F, n_iter, Status.STALLED, sigma)
-            new, sigma, sums = found
-            move = relative_move(problem, new, Y)
-            Y, F, gradient = new, sums.free_energy, problem.gradient(new, beta, sums)
-            if move <= tol:
-                return Solution(Y, F, n_iter, Status.CONVERGED, sigma)
+        F, sigma, n_iter = math.inf, 0.0, 0
+        try:
+            F, gradient = problem.value_and_gradient(Y, beta)
+            for n_iter in range(1, max_iter + 1):
+                found = self.descend(problem, Y, F, gradient, beta)
+                if found is None:
+                    return Solution(Y, F, n_iter, Status.STALLED, sigma)
+                new, sigma, sums = found
+                move = relative_move(problem, new, Y)
+                Y, F = new, sums.free_energy
+                gradient = problem.gradient(new, beta, sums)
+                if move <= tol:
+                    return Solution(Y, F, n_iter, Status.CONVERGED, sigma)
+        except OutOfTime:
+            return Solution(Y, F, n_iter, Status.OUT_OF_TIME, sigma)
         return Solution(Y, F, max_iter, Status.OUT_OF_ITERATIONS, sigma)
 
     def descend(

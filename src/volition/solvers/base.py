@@ -55,6 +55,8 @@ class Solver(Protocol):
         """Return better centres than Y.
 
         ``shape`` is W with W W' near the inverse Hessian, (Kd, Kd), for solvers that can use it.
+        Where the problem has a deadline, its sums raise `OutOfTime`; the best centres so far are
+        then returned with the status `OUT_OF_TIME` (a free energy of infinity: none was computed).
         """
 
 

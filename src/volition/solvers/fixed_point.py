@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from volition.deadline import OutOfTime
 from volition.problem import Problem
 from volition.solvers.armijo import Armijo
 from volition.solvers.base import Solution, Status, relative_move
@@ -61,6 +62,22 @@ class FixedPoint:
                 f"solver='fixed_point' needs a cost whose best centre is the mean; "
                 f"{problem.cost!r} has no closed-form centre update: use 'gradient' or 'auto'."
             )
+        reached = [Solution(Y, math.inf, 0, Status.OUT_OF_TIME)]
+        try:
+            return self._iterate(problem, Y, beta, max_iter, tol, reached)
+        except OutOfTime:
+            return reached[-1]
+
+    def _iterate(
+        self,
+        problem: Problem,
+        Y: Tensor,
+        beta: float,
+        max_iter: int,
+        tol: float,
+        reached: list[Solution],
+    ) -> Solution:
+        """Iterate; ``reached`` always ends with what to return when time runs out."""
         sums = problem.moments(Y, beta)
         handovers, step = 0, 1.0
         for n_iter in range(1, max_iter + 1):
@@ -80,6 +97,9 @@ class FixedPoint:
                 handovers += 1
             move = relative_move(problem, new, Y)
             Y, sums = new, ahead
+            reached[:] = [
+                Solution(Y, sums.free_energy, n_iter, Status.OUT_OF_TIME, step, handovers)
+            ]
             if move <= tol:
                 return Solution(Y, sums.free_energy, n_iter, Status.CONVERGED, step, handovers)
         return Solution(Y, sums.free_energy, max_iter, Status.OUT_OF_ITERATIONS, step, handovers)

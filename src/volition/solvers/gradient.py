@@ -10,6 +10,7 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
+from volition.deadline import OutOfTime
 from volition.problem import Problem
 from volition.solvers.base import Solution, Status
 from volition.validation import FloatArray
@@ -76,14 +77,18 @@ class Gradient:
             "gtol": tol * 1e-2,
         }
         start = np.zeros(origin.size)
-        visited = [start, start]
+        visited, n_iter = [start, start], 0
 
         def follow(u: np.ndarray) -> None:
-            visited[:] = visited[1], u.copy()
+            nonlocal n_iter
+            visited[:], n_iter = (visited[1], u.copy()), n_iter + 1
 
-        out = minimize(
-            objective, start, jac=True, method="L-BFGS-B", options=options, callback=follow
-        )
+        try:
+            out = minimize(
+                objective, start, jac=True, method="L-BFGS-B", options=options, callback=follow
+            )
+        except OutOfTime:
+            return Solution(problem.centers(best[1]), best[0], n_iter, Status.OUT_OF_TIME)
         step = visited[1] - visited[0]
         step = float(np.linalg.norm(step if unit is None else unit @ step)) / len(Y) ** 0.5
         status = Status.CONVERGED
