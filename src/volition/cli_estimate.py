@@ -17,7 +17,7 @@ from rich.table import Table as RichTable
 
 import volition
 from volition.choices import AWAY, STAY, calibration, check_family, coefficients, parameters
-from volition.choices.decision import NEAREST
+from volition.choices.decision import NEAREST, instead_of_moving
 from volition.choices.off_policy import cautions as weight_cautions
 from volition.choices.overrides import override_rates
 from volition.choices.worth import GUESS, IGNORED, MODEL, SEEN
@@ -146,10 +146,12 @@ def estimate(
     with output_folder(out, FILES, overwrite) as folder:
         _write(model, table, names, worth, summary, folder)
     console = make_console()
-    console.width = max(console.width, 112)  # the table is of no use cut off
+    console.width = max(console.width, 130)  # the table is of no use cut off
     _print(console, model, worth, summary, out)
+    said = {*summary["recommended"]["doubts"], instead_of_moving(summary["recommended"]["name"])}
     for sentence in dict.fromkeys([*table.notes, *(str(w.message) for w in caught)]):
-        console.print(f"Note: {sentence}")
+        if sentence not in said:
+            console.print(f"Note: {sentence}")
 
 
 def _region(text: str | None, d: int) -> Any:
@@ -334,7 +336,8 @@ def _print(
     _print_plans(console, model, worth)
     console.print(str(model.reach()))
     console.print(f"Results in {out}/: {', '.join(FILES)}")
-    console.print(f"Go on with: {summary['next']}")
+    if not summary["recommended"]["doubts"]:  # else it would go on with a model that is wrong
+        console.print(f"Go on with: {summary['next']}")
 
 
 def _print_plans(console: Console, model: ChoiceClustering, worth: list[Any]) -> None:
@@ -353,6 +356,8 @@ def _print_plans(console: Console, model: ChoiceClustering, worth: list[Any]) ->
         table.add_row(row.name + mark, _interval(row.expected), RESTS_ON[row.basis], rows, saved)
     console.print(table)
     console.print(f"* Recommended: {decision.name}. Why: {decision.reason}.")
+    for doubt in decision.doubts:
+        console.print(f"Caution: {doubt}")
     chosen = next(row for row in worth if row.name == decision.name)
     ignored = next(row for row in worth if row.name == IGNORED)
     if chosen.basis == ignored.basis == MODEL:

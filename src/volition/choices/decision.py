@@ -39,9 +39,10 @@ def doubts_about(checks: Sequence[Check], reach: Reach) -> list[str]:
     failed = [check for check in checks if check.failed]
     if failed:
         others = f", and {len(failed) - 1} more checks fail" if len(failed) > 1 else ""
+        often = f"one log in {1 / max(failed[0].p_value, 1e-6):,.0f}"
+        often = f"fewer than {often}" if failed[0].p_value < 1e-6 else often
         found.append(
-            f"The log contradicts the model: {failed[0].finding} (a right model does so in one log "
-            f"of {1 / max(failed[0].p_value, 1e-9):.0f} or fewer{others})."
+            f"The log contradicts the model: {failed[0].finding} (by chance, in {often}{others})."
         )
     if reach.too_far:
         found.append(
@@ -50,6 +51,11 @@ def doubts_about(checks: Sequence[Check], reach: Reach) -> list[str]:
             "has hardly seen."
         )
     return found
+
+
+def instead_of_moving(name: str) -> str:
+    """Return the sentence that names the plan which is recommended in spite of doubts."""
+    return f"Recommended instead of moving the centres: {name}."
 
 
 def says_nothing_of_moves(fit: ChoiceFit, choices: Choices) -> bool:
@@ -77,7 +83,7 @@ def decide(rows: Sequence[Worth], doubts: Sequence[str]) -> Decision:
     moved = by_name[MOVED]
     if moved.basis != GUESS and moved.saving.low > 0:
         return Decision(MOVED, (), "the model holds in the log, and the saving is clear")
-    seen = [by_name[name] for name in (BEST, NEAREST) if by_name[name].basis == SEEN]
+    seen = [by_name[name] for name in (NEAREST, BEST) if by_name[name].basis == SEEN]
     seen = [row for row in seen if row.saving.low > 0]
     if doubts:
         why = "what moved centres would cost cannot be trusted"
@@ -89,7 +95,7 @@ def decide(rows: Sequence[Worth], doubts: Sequence[str]) -> Decision:
     else:
         why = "moved centres do not clearly save"
     if seen:
-        best = max(seen, key=lambda row: row.saving.low)
+        best = max(seen, key=lambda row: row.saving.low)  # of equals the first, which is simpler
         return Decision(best.name, tuple(doubts), f"{why}; this plan was seen to save in the log")
     return Decision(TODAY, tuple(doubts), f"{why}, and no other plan was seen to save")
 

@@ -32,6 +32,7 @@ from volition.choices.decision import (
     Decision,
     decide,
     doubts_about,
+    instead_of_moving,
     other_readings,
     says_nothing_of_moves,
 )
@@ -555,7 +556,7 @@ class ChoiceClustering(StagedLearner):
         assert self.decision_ is not None
         sentences = [*self.decision_.doubts]
         if self.decision_.doubts:
-            sentences.append(f"Recommended instead: {self.decision_.name}.")
+            sentences.append(instead_of_moving(self.decision_.name))
         for sentence in [*cautions(self.fit_, self._X, choices, self._cost), *sentences]:
             warnings.warn(sentence, UserWarning, stacklevel=2)
         self._finished = self.stop_reason_ = "the log is at its end"
