@@ -107,7 +107,7 @@ def plot_worth(rows: list[Worth], *, unit: str = "", ax: Any = None) -> Any:
     ax.set_ylim(len(rows) - 0.5, -0.5)
     ax.set_xlabel(label(f"cost per entity{f' ({unit})' if unit else ''}"), **PLAIN)
     ax.set_xlim(left=0)
-    ax.legend(frameon=False, loc="best")
+    ax.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.4, -0.14))
     return ax
 
 
