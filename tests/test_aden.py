@@ -55,12 +55,19 @@ from volition.learners.aden.training import (
     train_while_better,
 )
 from volition.learners.monitor import Estimate
+from volition.learners.trial import Tried
 from volition.metrics import distortion
 from volition.problem import Problem
 
 K = 4
 SMALL = NetworkSize(16, 32, 2, 4)
 HEADS = ("choices", "served", "costs")
+# Networks are trained for seconds here, and are wrong about their own plans: a fit says so.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:The model expects a cost of"),
+    pytest.mark.filterwarnings("ignore:k-means centres with the nearest prescribed are kept"),
+]
+
 QUICK = Recipe(
     hidden_dim=16, ff_dim=32, n_layouts=16, n_samples=32, epochs=2, updates=5, tau=6.0, replicas=2
 )
@@ -883,17 +890,17 @@ def test_centres_that_have_cost_more_than_others_are_given_up(model, monkeypatch
     np.testing.assert_array_equal(model.cluster_centers_, before if dearer else there)
 
 
-def test_a_fit_says_so_if_its_centres_cost_more_than_believed(
-    model, people_on_streets, monkeypatch
-):
+def test_a_fit_says_so_if_its_centres_cost_otherwise_than_believed(model, people_on_streets):
     believed = model.distortion_
-    for cost, n, says in ((3.0, 50, True), (1.05, 50, False), (0.3, 50, False), (3.0, 5, False)):
+    for cost, n, says in ((3.0, 150, True), (1.05, 150, False), (0.3, 150, True), (3.0, 50, False)):
         value = cost * believed
         seen = Estimate(value, value - 0.1 * believed, value + 0.1 * believed, n)
-        monkeypatch.setattr(model, "distortion_estimate", lambda seen=seen: seen)
-        assert (model._doubts() is not None) == says
-    monkeypatch.setattr(model, "_doubts", lambda: "It cost more.")
-    with pytest.warns(UserWarning, match="It cost more"):
+        dear = Estimate(9 * believed, 8 * believed, 10 * believed, n)
+        error = 0.05 * believed
+        model.tried_ = [Tried("learned", seen, error), Tried("k-means", dear, error)]
+        assert any("model expects" in doubt for doubt in model._doubts()) == says
+    model.tried_ = [model.tried_[0]._replace(estimate=seen._replace(n_answers=150))] * 2
+    with pytest.warns(UserWarning, match="The model expects"):
         model._run(people_on_streets, lambda: "enough")
 
 
@@ -998,10 +1005,11 @@ def test_the_last_answers_of_a_budget_say_what_the_centres_cost(X):
     )
     model.fit(X, population=people)
     assert model.n_interactions_ == 600
-    last = np.concatenate(asked)[-60:]
+    # The last of all are about plain k-means centres.
+    last = np.concatenate(asked)[-60:-20]
     np.testing.assert_array_equal(last, np.broadcast_to(model.cluster_centers_, last.shape))
     seen = model.distortion_estimate()
-    assert seen.n_answers >= 60
+    assert seen.n_answers >= 40
     true = distortion(X, model.cluster_centers_, DRIVERS, model.labels_, metric=streets)
     assert abs(seen.value - true) < 2 * (seen.high - seen.low)
     # Later answers are learned from again.
@@ -1370,7 +1378,7 @@ def run(X, path, recipe, head, resume=False, stop=None, network=None):
     [
         ("auto", (200, 1500, 3000)),
         ("costs", (700, 3300)),
-        ("served", (300, 600, 1350)),
+        ("served", (300, 600, 1215)),
         ("served, given", (64,)),
     ],
 )
@@ -1387,8 +1395,8 @@ def test_stopped_and_resumed_equals_uninterrupted(X, tmp_path, head, stops):
     for number, stop in enumerate(stops):
         part = run(X, path, recipe, head, resume=number > 0, stop=stop, network=network)
         assert part.n_interactions_ < whole.n_interactions_
-    if stops[-1] == 1350:  # what the last part goes by is remembered by then
-        assert part._watched_from == 1350
+    if stops[-1] == 1215:  # what the last part goes by is remembered by then
+        assert part._watched_from == 1215
         assert part._cheapest.seen is not None
     resumed = run(X, path, recipe, head, resume=True, network=network)
     assert whole.n_interactions_ == resumed.n_interactions_

@@ -23,9 +23,7 @@ from volition.costs import Cost, resolve_cost
 from volition.learners.ledger import Asked, Ledger
 from volition.learners.monitor import Change, Estimate, Monitor
 from volition.learners.trial import (
-    FEWEST as FEWEST_TRIED,
-)
-from volition.learners.trial import (
+    FAR_OFF_SHARE,
     LEARNED,
     PLAIN,
     PLAIN_SHARE,
@@ -37,6 +35,9 @@ from volition.learners.trial import (
     plain_is_cheaper,
     plain_plan,
     reserve,
+)
+from volition.learners.trial import (
+    FEWEST as FEWEST_TRIED,
 )
 from volition.learners.trial import (
     MOST as MOST_TRIED,
@@ -76,6 +77,9 @@ class Learner(ClusterMixin, BaseEstimator):
 
     #: whether costs alone are not enough
     needs_realized = False
+
+    #: whether each question comes with its own centres, (m, K, d), or all with the same, (K, d)
+    _own_centers = False
 
     #: whether a change in the shares of realised clusters is a change of behaviour
     _watches_choices = True
@@ -148,15 +152,19 @@ class Learner(ClusterMixin, BaseEstimator):
 
     def _doubts(self) -> list[str]:
         """Return, in sentences, what a user should know of a fit that has ended."""
-        found = []
-        if self.kept_ == PLAIN:
-            learned, plain = (one.estimate for one in self.tried_)
+        if not self.tried_:
+            return []
+        found, (learned, plain) = [], (one.estimate for one in self.tried_)
+        if self.kept_ == PLAIN and learned.value - plain.value > FAR_OFF_SHARE * abs(plain.value):
             found.append(
                 "k-means centres with the nearest prescribed are kept: in answers they cost "
                 f"{plain.value:.4g} ({plain.low:.4g} to {plain.high:.4g}), what was learned "
                 f"{learned.value:.4g} ({learned.low:.4g} to {learned.high:.4g})."
             )
-        elif self.tried_ and (off := disagreement(self.distortion_, self.tried_[0])) is not None:
+        elif (
+            self.kept_ == LEARNED
+            and (off := disagreement(self.distortion_, self.tried_[0])) is not None
+        ):
             found.append(off)
         return found
 
@@ -483,6 +491,10 @@ class Learner(ClusterMixin, BaseEstimator):
             self.distortion_ = self.tried_[1].estimate.value
         self._note()
 
+    def _forget_trial(self) -> None:
+        """What was tried was another plan, or was about other entities."""
+        self.tried_, self.kept_ = [], LEARNED
+
     def _tried(
         self,
         population: Population,
@@ -495,7 +507,10 @@ class Learner(ClusterMixin, BaseEstimator):
         paid = np.full(n, np.nan)
         for lo in range(0, n, TRIED_AT_ONCE):
             some = entities[lo : lo + TRIED_AT_ONCE]
-            asked = Prescriptions(some, plan.labels[some], plan.centers)
+            shape = (len(some), *plan.centers.shape) if self._own_centers else plan.centers.shape
+            asked = Prescriptions(
+                some, plan.labels[some], np.broadcast_to(plan.centers, shape).copy()
+            )
             paid[lo : lo + len(some)] = self._answers(population, asked).cost
             self.n_interactions_ += len(some)
             if on_batch is not None:
@@ -705,7 +720,7 @@ class Learner(ClusterMixin, BaseEstimator):
             return self
         cost, realized = cost[rows], None if realized is None else realized[rows]
         self._concluded = False
-        self.tried_, self.kept_ = [], LEARNED  # the plan may change now
+        self._forget_trial()  # the plan may change now
         self.n_answers_ += len(rows)
         shown = prescriptions.centers
         good = (asked.greedy > 0) & self._as_now(shown if shown.ndim == 2 else shown[rows])
@@ -812,6 +827,7 @@ class Learner(ClusterMixin, BaseEstimator):
         first = len(self._X)
         self._X = np.concatenate([self._X, X])
         self._weight = np.concatenate([self._weight, weight])
+        self._forget_trial()
         self._admit(first)
         self._monitor.forget_choices()
         return np.arange(first, len(self._X))
@@ -833,6 +849,7 @@ class Learner(ClusterMixin, BaseEstimator):
         if numbers.dtype.kind not in "iu" or (numbers < 0).any() or (numbers >= len(self._X)).any():
             raise ValueError(f"Entity numbers go from 0 to {len(self._X) - 1}, got {entities!r}.")
         self._weight[numbers] = 0
+        self._forget_trial()
         self._monitor.forget_choices()
         self._relabel()
         return self

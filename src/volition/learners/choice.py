@@ -11,6 +11,7 @@ from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import cdist
 from threadpoolctl import threadpool_limits
 
+from volition.autonomy import Passive
 from volition.choices import (
     ChoiceAutonomy,
     ChoiceFit,
@@ -54,6 +55,7 @@ from volition.learners.ledger import Asked
 from volition.learners.monitor import Change
 from volition.learners.neural import fit_network
 from volition.learners.staged import FIRST_STAGE, StagedLearner
+from volition.learners.trial import PLAIN
 from volition.population import IntArray, Population
 from volition.portfolio import Search
 from volition.problem import Problem
@@ -444,7 +446,10 @@ class ChoiceClustering(StagedLearner):
         -------
         ndarray of shape (m,)
         """
-        return self._of_others(X, covariates).labels(self.cluster_centers_)
+        problem = self._of_others(X, covariates)
+        if self.kept_ == PLAIN:
+            problem = problem.with_autonomy(Passive())
+        return problem.labels(self.cluster_centers_)
 
     def _of_others(self, X: Any, covariates: Any) -> Problem:
         self._check_started()

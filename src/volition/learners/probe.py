@@ -39,6 +39,7 @@ class Probe:
     def __init__(self, placements: FloatArray, n_questions: int) -> None:
         self.placements = placements  # (2, K, d)
         self.left = n_questions
+        self.half = -(-n_questions // 2)
         K = placements.shape[1]
         self.counts = np.zeros((2, K, K))
 
@@ -47,6 +48,16 @@ class Probe:
         """Return how many questions of a budget go to the two placements."""
         n = min(MOST, int(SHARE * budget))
         return n if n >= FEWEST else 0
+
+    def next(self, n: int) -> FloatArray:
+        """Return the placement of the next n questions, which all have the same."""
+        first = self.left > self.half
+        self.left -= n
+        return self.placements[0 if first else 1]
+
+    def room(self) -> int:
+        """Return how many questions are left at the placement that is asked about."""
+        return self.left - self.half if self.left > self.half else self.left
 
     def which(self, centers: FloatArray, m: int) -> Any:
         """Return for each of m answers at which placement it was given, -1 for neither."""

@@ -20,6 +20,7 @@ from volition.annealing import anneal
 from volition.autonomy import Autonomy, Chunk
 from volition.learners.base import Learner
 from volition.learners.policy import draw, gibbs
+from volition.learners.trial import PLAIN
 from volition.population import IntArray
 from volition.portfolio import Search, canonical_order, thin
 from volition.problem import Problem
@@ -50,6 +51,7 @@ ROWS = 16_384
 class StagedLearner(Learner):
     """What learners with a model of responses share."""
 
+    _own_centers = True
     model_: Autonomy | None
     tol: float
     n_interactions: int | str
@@ -257,6 +259,8 @@ class StagedLearner(Learner):
     def _place(self, Y: FloatArray) -> None:
         """Put the centres here; what others have cost is not what these do."""
         self._left = 0
+        if not np.array_equal(Y, self.cluster_centers_):
+            self._forget_trial()
         if np.abs(Y - self.cluster_centers_).max() > MOVED * self._scale:
             self._monitor.forget_costs()
         self.cluster_centers_ = np.array(Y, dtype=np.float64)
@@ -314,4 +318,6 @@ class StagedLearner(Learner):
         ndarray of shape (m,)
         """
         self._check_started()
-        return self._model_problem(self._features(X)).labels(self.cluster_centers_)
+        X = self._features(X)
+        problem = Problem(X, cost=self._cost) if self.kept_ == PLAIN else self._model_problem(X)
+        return problem.labels(self.cluster_centers_)

@@ -23,6 +23,7 @@ from volition.learners.ledger import Asked
 from volition.learners.monitor import Change
 from volition.learners.policy import draw
 from volition.learners.probe import Assumption, Probe
+from volition.learners.trial import PLAIN
 from volition.phase import first_beta
 from volition.population import IntArray
 from volition.problem import Problem
@@ -252,9 +253,11 @@ class TabularClustering(Learner):
         return int(self._allowed)
 
     def _batch(self) -> int:
-        if self.batch_size == "auto":
-            return max(64, min(4096, len(self._X)))
-        return int(self.batch_size)
+        auto = self.batch_size == "auto"
+        size = max(64, min(4096, len(self._X))) if auto else int(self.batch_size)
+        if self._probe is not None and self._probe.left > 0:
+            size = min(size, self._probe.room())
+        return size
 
     def _distances(self, rows: Any = slice(None)) -> FloatArray:
         x = torch.from_numpy(np.ascontiguousarray(self._X[rows]))
@@ -339,10 +342,9 @@ class TabularClustering(Learner):
     ) -> tuple[IntArray, Any, Any, FloatArray]:
         K, rows = self.n_clusters, np.arange(len(entities))
         if self._probe is not None and self._probe.left > 0:
-            self._probe.left -= len(entities)
             prescribed = self._rng.integers(0, K, len(entities))
             nothing = np.zeros(len(entities), dtype=bool)
-            return prescribed, 1 / K, nothing, self._probe.placements[rows % 2]
+            return prescribed, 1 / K, nothing, self._probe.next(len(entities))
         D = self._distances(entities)
         q = self._expected(entities, D)
         best = q.argmin(1)
@@ -587,7 +589,8 @@ class TabularClustering(Learner):
         x, y = torch.from_numpy(self._features(X)), torch.from_numpy(self.cluster_centers_)
         with torch.no_grad():
             D = self._cost.pairwise(x, y).numpy()
-        return (D @ self._pooled().T if self._by_choices else D).argmin(1)
+        by_others = self._by_choices and self.kept_ != PLAIN
+        return (D @ self._pooled().T if by_others else D).argmin(1)
 
     # -- interruption -----------------------------------------------------------------------------
 
@@ -599,7 +602,7 @@ class TabularClustering(Learner):
             "beta": self.beta_,
             "betas": list(self._betas),
             "scale": self._scale,
-            "probe_left": None if self._probe is None else self._probe.left,
+            "probe_left": None if self._probe is None else [self._probe.left, self._probe.half],
             "assumption": self.assumption_ and list(self.assumption_),
         }
         probed = {}
@@ -629,7 +632,8 @@ class TabularClustering(Learner):
         if numbers["assumption"] is not None:
             self.assumption_ = Assumption(*numbers["assumption"])
         if numbers["probe_left"] is not None:
-            self._probe = Probe(arrays.pop("placements"), numbers["probe_left"])
+            self._probe = Probe(arrays.pop("placements"), 0)
+            self._probe.left, self._probe.half = numbers["probe_left"]
             self._probe.counts = arrays.pop("probed")
         for name, value in arrays.items():
             setattr(self, f"_{name}", value)
