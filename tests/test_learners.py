@@ -369,7 +369,7 @@ def test_a_population_that_fails_leaves_the_state(X, people):
     assert model.n_answers_ == 500
     assert model.labels_.shape == (len(X),)
     model.partial_fit(population=people, n_interactions=200)
-    assert model.n_answers_ == 800
+    assert model.n_answers_ == 700
 
 
 def test_a_silent_population_is_given_up(X):

@@ -31,6 +31,8 @@ FEWEST = 5.0
 PLACES, ROWS_PER_PLACE = 12, 60
 #: groups of costs that are told apart
 BINS = 8
+#: numbers in a table of a check, at most; beyond, some entities are looked at
+MOST_NUMBERS = 30_000_000
 Z95 = float(norm.ppf(0.975))
 
 
@@ -82,6 +84,7 @@ def check_model(fit: ChoiceFit, X: FloatArray, choices: Choices, cost: Any) -> l
     """
     if choices.n_clusters == 1:
         return []
+    choices = _some_entities(choices)
     X = np.asarray(X, dtype=np.float64)
     p = predicted(fit, X, choices, cost)
     found = [
@@ -105,6 +108,20 @@ def check_model(fit: ChoiceFit, X: FloatArray, choices: Choices, cost: Any) -> l
         ),
     ]  # fmt: skip
     return sorted(found, key=lambda check: check.p_value)
+
+
+def _some_entities(choices: Choices) -> Choices:
+    """Return the choices of as many entities as tables have room for."""
+    K = choices.n_clusters
+    most = MOST_NUMBERS // max(K * K, PLACES * K)
+    m = len(choices.entities)
+    if m <= most:
+        return choices
+    order = np.random.default_rng(0).permutation(int(choices.entities.max()) + 1)
+    rows = np.bincount(choices.entities, minlength=len(order))[order]
+    picked = np.zeros(len(order), dtype=bool)
+    picked[order[np.cumsum(rows) <= most]] = True
+    return choices.take(picked[choices.entities]) if picked.any() else choices.take(slice(0, most))
 
 
 def cross_costs(fit: ChoiceFit, X: FloatArray, choices: Choices, cost: Any) -> ExpectedCosts:
