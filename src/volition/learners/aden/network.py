@@ -369,7 +369,7 @@ def load_network(path: Any) -> ADENetwork:
             raise ValueError(f"{path} was written by another version of volition ({parts}).")
         for name, value in network.state_dict().items():
             kind = "f" if value.is_floating_point() else "biu"
-            if name == "floor" and np.array_equal(arrays.get(name), -math.inf):
+            if name == "floor" and name in arrays and np.array_equal(arrays[name], -math.inf):
                 continue  # costs that may be negative have none
             expect(arrays, name, tuple(value.shape), kind)
         network.load_state_dict({name: torch.from_numpy(value) for name, value in arrays.items()})
