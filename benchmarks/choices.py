@@ -335,8 +335,8 @@ def trust() -> None:
                 "of these without a warning": sum(one["worse"] for one in calm),
                 "cost covered, no warning %": share("cost covered", calm),
                 "saving covered, no warning %": share("saving covered", calm),
-                "saved %": share("saved", mine),
-                "said %": share("said", mine),
+                "saved %": float(np.mean([one["saved"] for one in mine])),
+                "said %": float(np.mean([one["said"] for one in mine])),
             }
         )
     calm = [one for one in found if not one["warned"]]

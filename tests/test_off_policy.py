@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-import volition.choices
 from volition.choices.off_policy import cautions, estimate_off_policy
 
 
@@ -198,8 +197,3 @@ def test_bad_input_gets_one_sentence():
             estimate_off_policy(*wrong)
     with pytest.raises(ValueError, match="share is 0 in every row"):
         estimate_off_policy([1.0], [1.0], share=[0.0])
-
-
-def test_the_module_and_the_older_function_of_its_name_can_both_be_imported():
-    assert callable(volition.choices.off_policy)
-    assert volition.choices.estimate_off_policy is estimate_off_policy

@@ -194,9 +194,53 @@ def test_behaviour_that_does_not_depend_on_the_centres_passes():
     for seed in range(20):
         people = SimulatedPopulation(X, FixedAutonomy(P), random_state=seed)
         model = TabularClustering(4, n_interactions=5000, random_state=seed)
-        model.fit(X, population=people)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # tables of few answers may be wrong about their cost
+            model.fit(X, population=people)
         failed += model.assumption_.failed
     assert failed <= 1
+
+
+def test_a_plan_that_is_what_was_done_saves_nothing():
+    rng = np.random.default_rng(0)
+    town, today = rng.uniform(0, 10, (200, 2)), np.array([[2.0, 5.0], [8.0, 5.0], [5.0, 1.0]])
+    near = squared(town, today).argmin(1)
+    entity = rng.integers(0, 200, 1000)
+    obeys = rng.random(1000) < 0.8
+    used = np.where(obeys, near[entity], squared(town, today).argsort(1)[entity, 1])
+    log = {"entity": entity, "prescribed": near[entity], "realized": used}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = ChoiceClustering(3, random_state=0)
+        model.fit_log(town, log | {"propensity": np.ones(1000)}, today)
+        first, row = model.worth({"nearest": (today, near)})
+    assert tuple(row.saving) == (0.0, 0.0, 0.0)
+    np.testing.assert_allclose(row.expected.value, first.expected.value)
+
+
+def test_ctrl_c_and_on_batch_end_a_trial_too(tmp_path):
+    people = SimulatedPopulation(X, DistanceAutonomy(0.3, temperature=0.01), random_state=0)
+    model = ChoiceClustering(4, family="distance", n_interactions=20_000, random_state=0)
+    begun = []
+
+    def stop(learner):
+        begun.append(learner.n_interactions_)
+        return learner.enough() is not None  # only the trial is asked after that
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.fit(X, population=people, on_batch=stop, checkpoint=tmp_path / "c.safetensors")
+    assert model.stop_reason_ == "ended by on_batch"
+    assert model.n_interactions_ == begun[-1] < 20_000
+
+
+def test_options_that_rest_on_extrapolation_have_no_interval():
+    _, _, today, model, _ = recommended("near the entity", 0)
+    far = today.copy()
+    far[0] += 40
+    row = model.worth({"far": (far, np.zeros(300, dtype=int))})[-1]
+    assert row.basis == "guess"
+    assert np.isnan([row.expected.low, row.saving.high]).all()
 
 
 def test_the_estimate_of_a_trial_covers_with_and_without_help():

@@ -17,7 +17,7 @@ from rich.table import Table as RichTable
 
 import volition
 from volition.choices import AWAY, STAY, calibration, check_family, coefficients, parameters
-from volition.choices.decision import NEAREST, instead_of_moving
+from volition.choices.decision import MOVED, NEAREST, instead_of_moving
 from volition.choices.off_policy import cautions as weight_cautions
 from volition.choices.overrides import override_rates
 from volition.choices.worth import GUESS, IGNORED, MODEL, SEEN
@@ -27,7 +27,7 @@ from volition.costs import cost_unit_name, resolve_cost
 from volition.learners import ChoiceClustering
 from volition.log_files import read_logged
 from volition.messages import shortened
-from volition.outputs import check_writable, output_folder, write_csv
+from volition.outputs import check_writable, output_folder, plain_json, write_csv
 from volition.persistence import save_autonomy
 from volition.plotting.text import PLAIN, label, save_figure
 from volition.problem import Problem
@@ -135,9 +135,10 @@ def estimate(
     summary = _summary(model, table, names, log.name, worth, perf_counter() - began, seed)
     options = {"--columns": columns, "--metric": metric, "--id": id_column, "--weight": weight}
     told = "".join(f" {name} {value}" for name, value in options.items() if value is not None)
-    summary["next"] = (
-        f"volition fit {entities} --clusters {model.n_clusters} --autonomy {out / AUTONOMY}{told}"
-    )
+    # Where centres should not move, a fit would move them by a model that is not to be trusted.
+    moves = model.decision_ is not None and model.decision_.name == MOVED
+    going_on = f"volition fit {entities} --clusters {model.n_clusters} --autonomy {out / AUTONOMY}"
+    summary["next"] = going_on + told if moves else None
     summary["unanswered"] = files.log.unanswered
     centers_named = () if model.center_names_ is None else model.center_names_
     cost = resolve_cost(metric)
@@ -252,7 +253,7 @@ def _write(
         model.center_names_,
     )  # fmt: skip
     _write_moves(model, table, folder)
-    text = json.dumps(_json(summary), indent=2, allow_nan=False)
+    text = json.dumps(plain_json(summary), indent=2, allow_nan=False)
     (folder / "summary.json").write_text(text + "\n", encoding="utf-8")
     import matplotlib
 
@@ -295,17 +296,6 @@ def _write_moves(model: ChoiceClustering, table: Table, folder: Path) -> None:
     )  # fmt: skip
 
 
-def _json(value: Any) -> Any:
-    """Return what JSON can hold: null for what is not a number, or is without end."""
-    if isinstance(value, dict):
-        return {name: _json(one) for name, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_json(one) for one in value]
-    if isinstance(value, float | np.floating):
-        return float(value) if np.isfinite(value) else None
-    return value
-
-
 def _cell(value: float) -> float:
     return float(f"{float(value):.6g}")
 
@@ -336,7 +326,7 @@ def _print(
     _print_plans(console, model, worth)
     console.print(str(model.reach()))
     console.print(f"Results in {out}/: {', '.join(FILES)}")
-    if not summary["recommended"]["doubts"]:  # else it would go on with a model that is wrong
+    if summary["next"] is not None:
         console.print(f"Go on with: {summary['next']}")
 
 
@@ -364,10 +354,10 @@ def _print_plans(console: Console, model: ChoiceClustering, worth: list[Any]) ->
         against = _saved(chosen.saving_if_ignored, ignored.direct.value)
         console.print(f"Against ignoring autonomy it saves {against}.")
     nearest = next(row for row in worth if row.name == NEAREST)
-    if chosen is not nearest and chosen is not worth[0] and today > 0:
+    if chosen is not nearest and chosen is not worth[0] and nearest.basis == SEEN:
         console.print(
-            f"Always prescribing the nearest of today's centres would save "
-            f"{100 * (1 - nearest.expected.value / today):.1f} % already."
+            "Always prescribing the nearest of today's centres would save "
+            f"{_saved(nearest.saving, today)} already."
         )
     for row in worth:
         found = row.diagnostics

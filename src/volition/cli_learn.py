@@ -32,7 +32,7 @@ from volition.learners.trial import PLAIN as PLAIN_PLAN
 from volition.log_files import read_logged
 from volition.messages import printable
 from volition.metrics import distortion
-from volition.outputs import check_writable, output_folder, write_csv
+from volition.outputs import check_writable, output_folder, plain_json, write_csv
 from volition.plotting.text import PLAIN, label, save_figure
 from volition.population import LoggedPopulation, SimulatedPopulation
 from volition.records import unanswered_note
@@ -554,7 +554,7 @@ def _write(model: AnyLearner, source: Source, summary: dict[str, Any], folder: P
     )
     if isinstance(model, ADENClustering) and model.network_ is not None:
         model.save_network(folder / "network.safetensors")
-    text = json.dumps(summary, indent=2)
+    text = json.dumps(plain_json(summary), indent=2, allow_nan=False)
     (folder / "summary.json").write_text(text + "\n", encoding="utf-8")
     import matplotlib
 
@@ -587,10 +587,12 @@ def _print(console: Console, model: AnyLearner, summary: dict[str, Any], out: Pa
     unit = f" ({summary['cost_unit']})" if summary["cost_unit"] else ""
     table.add_column(f"cost per entity{unit}")
     table.add_column("", justify="right")
-    table.add_row("by what was learned", f"{summary['distortion_learned']:.6g}")
+    if model.kept_ != PLAIN_PLAN:
+        table.add_row("by what was learned", f"{summary['distortion_learned']:.6g}")
     estimate = model.distortion_estimate()
-    if estimate.n_answers > 1:
-        table.add_row(f"by the last {estimate.n_answers} answers", _interval(estimate))
+    if estimate.n_answers > 1 and not np.isnan(estimate.value):
+        what = "k-means, nearest prescribed, by" if model.kept_ == PLAIN_PLAN else "by"
+        table.add_row(f"{what} {estimate.n_answers} answers", _interval(estimate))
     for one in model.tried_:
         if one.name != model.kept_ and not np.isnan(one.estimate.value):
             shown = "k-means, nearest prescribed" if one.name == PLAIN_PLAN else "learned plan"

@@ -183,3 +183,21 @@ def _move(work: Path, folder: Path, files: Sequence[str], overwrite: bool) -> No
     for name in stale - {file.name for file in new}:
         with suppress(OSError):
             (folder / name).unlink()
+
+
+def plain_json(value: Any) -> Any:
+    """Return what JSON can hold: null for numbers that are not finite.
+
+    Examples
+    --------
+    >>> from volition.outputs import plain_json
+    >>> plain_json({"cost": [1.0, float("nan")]})
+    {'cost': [1.0, None]}
+    """
+    if isinstance(value, dict):
+        return {name: plain_json(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain_json(one) for one in value]
+    if isinstance(value, float | np.floating):
+        return float(value) if np.isfinite(value) else None
+    return value

@@ -33,6 +33,8 @@ PLACES, ROWS_PER_PLACE = 12, 60
 BINS = 8
 #: numbers in a table of a check, at most; beyond, some entities are looked at
 MOST_NUMBERS = 30_000_000
+#: centres that are told apart; more are looked at in so many groups
+MOST_GROUPS = 32
 Z95 = float(norm.ppf(0.975))
 
 
@@ -87,18 +89,20 @@ def check_model(fit: ChoiceFit, X: FloatArray, choices: Choices, cost: Any) -> l
     choices = _some_entities(choices)
     X = np.asarray(X, dtype=np.float64)
     p = predicted(fit, X, choices, cost)
+    group = _groups(choices.n_clusters)
     found = [
         Check(name, *lack_of_fit(p, choices.realized, cells), finding)
-        for name, cells, finding in _views(X, choices, cost)
+        for name, cells, finding in _views(X, choices, cost, group)
     ]
-    used = np.eye(choices.n_clusters)[choices.realized] - p
-    rows = np.arange(len(p))
+    rows, member = np.arange(len(p)), np.eye(int(group.max()) + 1)[group]
+    grouped = p @ member
+    used = member[choices.realized] - grouped
     stays = p[rows, choices.prescribed]
     obeyed = (choices.realized == choices.prescribed) - stays
     both = np.stack([stays, 1 - stays], axis=1)
     found += [
         Check(
-            "the same entity, used centre", *dependence(used, p, choices.entities),
+            "the same entity, used centre", *dependence(used, grouped, choices.entities),
             "single entities keep to centres of their own, which the model does not know",
         ),
         Check(
@@ -110,10 +114,15 @@ def check_model(fit: ChoiceFit, X: FloatArray, choices: Choices, cost: Any) -> l
     return sorted(found, key=lambda check: check.p_value)
 
 
+def _groups(K: int) -> Any:
+    """Return the group of each centre: its own, or with very many centres that of several."""
+    return np.random.default_rng(0).permutation(np.arange(K) % min(K, MOST_GROUPS))
+
+
 def _some_entities(choices: Choices) -> Choices:
     """Return the choices of as many entities as tables have room for."""
-    K = choices.n_clusters
-    most = MOST_NUMBERS // max(K * K, PLACES * K)
+    G = min(choices.n_clusters, MOST_GROUPS)
+    most = MOST_NUMBERS // max(G * G, PLACES * G, 8 * choices.n_clusters)
     m = len(choices.entities)
     if m <= most:
         return choices
@@ -161,17 +170,15 @@ def check_costs(log: Log, costs: ExpectedCosts, plans: dict[str, Any]) -> list[C
     found = []
     for name, labels in plans.items():
         seen = seen_cost(log, costs, labels)
-        if not seen.usable:
+        if not seen.usable or not np.isfinite(seen.robust).all():
             continue
         mean = costs.mean
         expected = float(log.shares @ (as_policy(labels, mean.shape[1]) * mean).sum(1))
         error = (seen.robust.high - seen.robust.low) / 2 / Z95
         z = (seen.robust.value - expected) / max(error, 1e-300)
         more = "more" if z > 0 else "less"
-        finding = (
-            f"with {name}, costs were seen to be {abs(seen.robust.value / expected - 1):.0%} "
-            f"{more} than the model expects"
-        )
+        off = abs(seen.robust.value - expected) / max(abs(expected), 1e-300)
+        finding = f"with {name}, costs were seen to be {off:.0%} {more} than the model expects"
         found.append(Check(f"costs with {name}", z, float(2 * norm.sf(abs(z))), finding))
     return found
 
@@ -252,8 +259,9 @@ def dependence(left: FloatArray, p: FloatArray, who: Any) -> tuple[float, float]
     return z, float(norm.sf(z))
 
 
-def _views(X: FloatArray, choices: Choices, cost: Any) -> list[tuple[str, Any, str]]:
+def _views(X: FloatArray, choices: Choices, cost: Any, group: Any) -> list[tuple[str, Any, str]]:
     """Return the cells that alternatives fall into, in each view, and what a failure means."""
+    n_groups = int(group.max()) + 1
     i, j, K = choices.entities, choices.prescribed, choices.n_clusters
     m, rows = len(i), np.arange(len(i))
     D = np.empty((m, K))
@@ -271,7 +279,7 @@ def _views(X: FloatArray, choices: Choices, cost: Any) -> list[tuple[str, Any, s
     views = [
         (
             "prescribed and used centre",
-            j[:, None] * K + np.arange(K),
+            group[j][:, None] * n_groups + group,
             "some centres are used more or less than the model says",
         ),
         (
@@ -291,7 +299,7 @@ def _views(X: FloatArray, choices: Choices, cost: Any) -> list[tuple[str, Any, s
         views.append(
             (
                 "place",
-                place[:, None] * K + np.arange(K),
+                place[:, None] * n_groups + group,
                 "entities in some places choose otherwise than the model says",
             )
         )

@@ -11,11 +11,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from volition.choices.checks import Check
 from volition.choices.data import Choices
-from volition.choices.fit import ChoiceFit, fit_choices
+from volition.choices.fit import ChoiceFit, Part, fit_choices
 from volition.choices.model import LABELLED
-from volition.choices.worth import GUESS, SEEN, Reach, Worth
+from volition.choices.worth import GUESS, MODEL, SEEN, Reach, Worth
 from volition.validation import FloatArray
 
 #: names of plans
@@ -81,10 +83,12 @@ def decide(rows: Sequence[Worth], doubts: Sequence[str]) -> Decision:
     """
     by_name = {row.name: row for row in rows}
     moved = by_name[MOVED]
-    if moved.basis != GUESS and moved.saving.low > 0:
-        return Decision(MOVED, (), "the model holds in the log, and the saving is clear")
     seen = [by_name[name] for name in (NEAREST, BEST) if by_name[name].basis == SEEN]
     seen = [row for row in seen if row.saving.low > 0]
+    surest = max((row.saving.low for row in seen), default=0.0)
+    clear = moved.saving.low > 0 and moved.saving.value > surest
+    if not doubts and moved.basis == MODEL and clear:
+        return Decision(MOVED, (), "the model holds in the log, and the saving is clear")
     if doubts:
         why = "what moved centres would cost cannot be trusted"
     elif moved.basis == GUESS:
@@ -110,8 +114,8 @@ def other_readings(
     """Return other models that a log of centres that never moved allows.
 
     A liking for one centre may belong to the centre, or to the place where it stands. The model
-    takes the first; these take the second, and explain what looked like a liking by costs as far
-    as that goes.
+    takes the first; these take the second, in two ways: what looked like a liking is explained by
+    costs as far as that goes, or a centre that has moved is liked as any other.
     """
     terms = {*fit.stay.terms, *fit.away.terms}
     if len(choices.layouts) > 1 or not terms & LABELLED:
@@ -120,4 +124,20 @@ def other_readings(
         X, choices, cost, fit.model.cost_unit, covariates=covariates, without=LABELLED,
         hold=fit.model.seen is not None,
     )  # fmt: skip
-    return [plain]
+    return [plain, _without_labels(fit)]
+
+
+def _without_labels(fit: ChoiceFit) -> ChoiceFit:
+    """Return the fit in which no centre has a role of its own, all else being the same."""
+
+    def unlabelled(part: Part) -> Part:
+        terms = tuple(term for term in part.terms if term not in LABELLED)
+        kept = [np.arange(part.places[term].start, part.places[term].stop) for term in terms]
+        ends = np.cumsum([0, *map(len, kept)]).tolist()
+        places = {t: slice(lo, hi) for t, lo, hi in zip(terms, ends[:-1], ends[1:], strict=True)}
+        rows = np.concatenate([np.zeros(0, dtype=np.int64), *kept])
+        covariance = part.covariance[np.ix_(rows, rows)]
+        return Part(terms, places, part.coefficients[rows], covariance, part.n_rows)
+
+    stay, away = unlabelled(fit.stay), unlabelled(fit.away)
+    return fit._replace(model=fit.model.without_labels(), stay=stay, away=away)

@@ -221,22 +221,25 @@ def seen_cost(
     i, j = now.entities, now.prescribed
     share = _even(now, rho)
     paid = _paid(log, now)
+    z = float(norm.ppf(0.5 + level / 2))
+    w, left, chance = share / share.sum(), paid - costs.mean[i, j], costs.variance[i, j]
     if policy is None:
+        # What was paid, known but for chance in the answers and in who was prescribed what.
         found = estimate_off_policy(np.ones(len(i)), paid, i, share=share, level=level)
-        plain = Interval(*_ends(found.self_normalized))
+        by_row = w * (left - w @ left)
+        empirical = float((np.bincount(i, by_row) ** 2).sum())
+        half = z * math.sqrt(max(empirical, float(w**2 @ chance)) + noise)
+        plain = Interval(float(w @ paid), float(w @ paid) - half, float(w @ paid) + half)
         return Seen(plain, plain, Interval(0.0, 0.0, 0.0), found.diagnostics)
     pi = as_policy(policy, log.choices.n_clusters)
     ratio = pi[i, j] / log.propensity[here]
     if not (ratio > 0).any():
         return NOTHING_SEEN
     weighted = estimate_off_policy(ratio, paid, i, share=share, level=level)
-    left = paid - costs.mean[i, j]
     mistakes = estimate_off_policy(ratio, left, i, share=share, level=level).self_normalized
-    w, v = share / share.sum(), share * ratio / (share @ ratio)
+    v = share * ratio / (share @ ratio)
     # What is rare and dear may not have happened in the few rows that count: the model knows how
     # much costs vary when it does. The larger error is taken.
-    chance = costs.variance[i, j]
-    z = float(norm.ppf(0.5 + level / 2))
     half = max((mistakes.high - mistakes.low) / 2, z * math.sqrt(float(v**2 @ chance)))
     value = float(rho @ (pi * costs.mean).sum(1)) + mistakes.value
     robust = Interval(value, value - half, value + half)
@@ -245,6 +248,8 @@ def seen_cost(
     empirical = float((np.bincount(i, by_row) ** 2).sum())
     error = math.sqrt(max(empirical, float((w - v) ** 2 @ chance)) + noise)
     saving = Interval.around(float(w @ paid) - value, error, level)
+    if np.allclose(v, w, rtol=1e-9) and np.allclose(pi[i, j], 1):
+        saving = Interval(0.0, 0.0, 0.0)  # it is what was done
     plain = Interval(*_ends(weighted.self_normalized))
     return Seen(plain, robust, saving, weighted.diagnostics)
 
@@ -338,17 +343,18 @@ def compare(
     for name, (centers, policy) in options.items():
         here = direct_of[name]
         stands = np.array_equal(centers, today)
+        far = policy is not None and not stands and reach(fit, log, centers, policy).too_far
+        guessed = doubtful or far
         seen = seen_cost(log, costs, policy, first[0].noise) if stands else NOTHING_SEEN
-        basis = SEEN if seen.usable else GUESS if doubtful else MODEL
+        basis = SEEN if seen.usable else GUESS if guessed else MODEL
         expected = _hull((fit, *readings), here)
         saving = _hull((fit, *readings), [a.minus(b) for a, b in zip(first, here, strict=True)])
         against = NONE
         if ignored is not None:
             pairs = zip(ignored, here, strict=True)
             against = _hull((fit, *readings), [a.minus(b) for a, b in pairs])
-        if doubtful:
-            expected, against = _no_ends(expected), _no_ends(against)
-            saving = _no_ends(saving)
+        if guessed:
+            expected, against, saving = map(_no_ends, (expected, against, saving))
         rows_that_count = 0.0 if seen.diagnostics is None else seen.diagnostics.effective_rows
         rows.append(
             Worth(
@@ -423,7 +429,9 @@ def reach(fit: ChoiceFit, log: Log, centers: FloatArray, labels: Any) -> Reach:
     unit = fit.model.cost_unit
     seen = fit.model.seen or seen_costs(X, choices, cost, unit)
     D = cost.pairwise(torch.from_numpy(np.asarray(X, dtype=np.float64)), Y).numpy() / unit
-    j, rows = np.maximum(np.asarray(labels), 0), np.arange(len(X))
+    labels = np.asarray(labels)
+    j = np.maximum(labels if labels.ndim == 1 else labels.argmax(1), 0)
+    rows = np.arange(len(X))
     obeying = np.arange(K) == j[:, None]
     # Told to go farther than anyone was: whatever they then do is not known from the log.
     too_far = D[rows, j] > seen["stay"][1]

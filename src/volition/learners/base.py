@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 import warnings
@@ -154,19 +155,17 @@ class Learner(ClusterMixin, BaseEstimator):
         """Return, in sentences, what a user should know of a fit that has ended."""
         if not self.tried_:
             return []
-        found, (learned, plain) = [], (one.estimate for one in self.tried_)
-        if self.kept_ == PLAIN and learned.value - plain.value > FAR_OFF_SHARE * abs(plain.value):
-            found.append(
-                "k-means centres with the nearest prescribed are kept: in answers they cost "
-                f"{plain.value:.4g} ({plain.low:.4g} to {plain.high:.4g}), what was learned "
-                f"{learned.value:.4g} ({learned.low:.4g} to {learned.high:.4g})."
-            )
-        elif (
-            self.kept_ == LEARNED
-            and (off := disagreement(self.distortion_, self.tried_[0])) is not None
-        ):
-            found.append(off)
-        return found
+        found = []
+        if self.kept_ == PLAIN:
+            learned, plain = (one.estimate for one in self.tried_)
+            if learned.value - plain.value > FAR_OFF_SHARE * abs(plain.value):
+                found.append(
+                    "k-means centres with the nearest prescribed are kept: in answers they cost "
+                    f"{plain.value:.4g} ({plain.low:.4g} to {plain.high:.4g}), what was learned "
+                    f"{learned.value:.4g} ({learned.low:.4g} to {learned.high:.4g})."
+                )
+        off = disagreement(self.believed_, self.tried_[0])
+        return found if off is None else [*found, off]
 
     def _figures(self) -> dict[str, float]:
         """Return what else belongs into a line of the history."""
@@ -263,7 +262,7 @@ class Learner(ClusterMixin, BaseEstimator):
         self._concluded = False
         self._reserved = 0
         self.tried_: list[Tried] = []
-        self.kept_ = LEARNED
+        self.kept_, self.believed_ = LEARNED, math.nan
         self.stop_reason_: str | None = None
         self.interrupted_ = False
         self._begin()
@@ -443,15 +442,19 @@ class Learner(ClusterMixin, BaseEstimator):
                 reason = self._loop(
                     population, enough, interrupted, checkpoint, every, on_batch, limit
                 )
+                early = reason in (CTRL_C, CALLBACK)
+                if self.n_interactions_ and not self.n_answers_ and thoroughly and not early:
+                    raise SilentPopulationError(
+                        f"The population answered none of the {self.n_interactions_} questions."
+                    )
+                if tries and not early and not self._concluded:
+                    self._finish(thoroughly)
+                    self._concluded = True
+                    reason = self._try_plans(population, interrupted, on_batch) or reason
         except BaseException:
             if checkpoint is not None and self.n_answers_:
                 self.save(checkpoint, population)
             raise
-        early = reason in (CTRL_C, CALLBACK)
-        if self.n_interactions_ and not self.n_answers_ and thoroughly and not early:
-            raise SilentPopulationError(
-                f"The population answered none of the {self.n_interactions_} questions."
-            )
         self.interrupted_ = reason == CTRL_C
         self.stop_reason_ = reason
         # A run that ended early can be resumed as if it had not: nothing is concluded before.
@@ -459,8 +462,6 @@ class Learner(ClusterMixin, BaseEstimator):
             self.save(checkpoint, population)
         if not self._concluded:
             self._finish(thoroughly)
-            if tries and not early:
-                self._try_plans(population, on_batch)
             self._concluded = thoroughly and not early
         if checkpoint is not None and not early:
             self.save(checkpoint, population)
@@ -468,28 +469,42 @@ class Learner(ClusterMixin, BaseEstimator):
             for doubt in self._doubts():
                 warnings.warn(doubt, stacklevel=3)
 
-    def _try_plans(self, population: Population, on_batch: Callable[[Learner], Any] | None) -> None:
-        """Ask what the learned plan costs, and the plain one; keep the cheaper."""
+    def _try_plans(
+        self,
+        population: Population,
+        interrupted: list[bool],
+        on_batch: Callable[[Learner], Any] | None,
+    ) -> str | None:
+        """Ask what the learned plan costs, and the plain one; keep the cheaper.
+
+        Return why it ended before its time, if it did.
+        """
         n = UNASKED
         if self.n_interactions != "auto":
             n = min(MOST_TRIED, int(self.n_interactions) - self.n_interactions_)
-        if n < FEWEST_TRIED or not (self._weight > 0).any():
-            return
+        here = np.flatnonzero(self._weight > 0)
+        if n < FEWEST_TRIED or len(np.unique(self._X[here], axis=0)) < self.n_clusters:
+            return None
         seed = int(self._rng.integers(2**31))
         plain = plain_plan(self._X, self._weight, self._cost, self.n_clusters, seed)
-        learned = Plan(LEARNED, self.cluster_centers_.copy(), self.labels_.copy())
         few = int(PLAIN_SHARE * n)
-        self.tried_ = [
-            self._tried(population, plan, m, on_batch)
-            for plan, m in ((learned, n - few), (plain, few))
-        ]
-        cheaper = plain_is_cheaper(self.distortion_, *self.tried_)
-        self.kept_ = PLAIN if cheaper else LEARNED
-        if self.kept_ == PLAIN:
-            self.cluster_centers_, self.labels_ = plain.centers, plain.labels
-            self.labels_ = np.where(self._weight > 0, self.labels_, -1)
-            self.distortion_ = self.tried_[1].estimate.value
+        few = few if few >= FEWEST_TRIED else 0
+        plans = [(Plan(LEARNED, self.cluster_centers_.copy(), self.labels_.copy()), n - few)]
+        plans += [(plain, few)] if few else []
+        stopped, self.believed_ = None, self.distortion_
+        tried = []
+        for plan, m in plans:
+            if stopped is None:
+                one, stopped = self._tried(population, plan, m, interrupted, on_batch)
+                tried.append(one)
+        self.tried_ = tried
+        if len(tried) > 1 and plain_is_cheaper(self.believed_, *tried):
+            self.kept_ = PLAIN
+            self.cluster_centers_ = plain.centers
+            self.labels_ = np.where(self._weight > 0, plain.labels, -1)
+            self.distortion_ = tried[1].estimate.value
         self._note()
+        return stopped
 
     def _forget_trial(self) -> None:
         """What was tried was another plan, or was about other entities."""
@@ -500,21 +515,25 @@ class Learner(ClusterMixin, BaseEstimator):
         population: Population,
         plan: Plan,
         n: int,
+        interrupted: list[bool],
         on_batch: Callable[[Learner], Any] | None,
-    ) -> Tried:
-        """Ask about a plan; return what it has cost."""
-        entities = self._draw_entities(n)
+    ) -> tuple[Tried, str | None]:
+        """Ask about a plan; return what it has cost, and what has stopped it, if anything has."""
+        entities, stopped = self._draw_entities(n), None
         paid = np.full(n, np.nan)
         for lo in range(0, n, TRIED_AT_ONCE):
             some = entities[lo : lo + TRIED_AT_ONCE]
             shape = (len(some), *plan.centers.shape) if self._own_centers else plan.centers.shape
-            asked = Prescriptions(
-                some, plan.labels[some], np.broadcast_to(plan.centers, shape).copy()
-            )
+            shown = np.broadcast_to(plan.centers, shape).copy()
+            asked = Prescriptions(some, plan.labels[some], shown)
             paid[lo : lo + len(some)] = self._answers(population, asked).cost
             self.n_interactions_ += len(some)
-            if on_batch is not None:
-                on_batch(self)
+            if on_batch is not None and on_batch(self):
+                stopped = CALLBACK
+            if interrupted:
+                stopped = CTRL_C
+            if stopped is not None:
+                break
         here = np.isfinite(paid)
         self.n_answers_ += int(here.sum())
         x, y = torch.from_numpy(self._X), torch.from_numpy(plan.centers)
@@ -522,7 +541,8 @@ class Learner(ClusterMixin, BaseEstimator):
             obeying = self._cost.each(x, y[torch.from_numpy(plan.labels.clip(0))][:, None])
         control = obeying[:, 0].numpy()
         mean = float(np.average(control, weights=self._weight))
-        return Tried(plan.name, *estimate(paid[here], control[entities[here]], mean))
+        who = entities[here]
+        return Tried(plan.name, *estimate(paid[here], control[who], mean, who)), stopped
 
     def _finish(self, thoroughly: bool) -> None:
         with self._few_threads():
@@ -781,20 +801,21 @@ class Learner(ClusterMixin, BaseEstimator):
         return Asked(-ones.astype(np.int64), entities, prescribed, ones * 1.0, none, none, ones)
 
     def distortion_estimate(self) -> Estimate:
-        """Return the mean cost that the best known prescriptions had of late, 95 % sure.
+        """Return what the plan costs by answers alone, with a 95 % interval.
 
-        It comes from answers alone, not from the model that was learned: about the centres as they
-        stand now, and about prescriptions that were the best ones known.
+        After a fit these are the answers of the trial at its end. Otherwise they are recent answers
+        about the centres as they stand and about prescriptions that were the best ones known.
 
         Returns
         -------
         Estimate
-            NaN as long as there are no such answers, as in short runs that end with moving the
-            centres.
+            NaN as long as there are no such answers: before and without a fit, where centres have
+            just moved, or after a fit of fewer than 100 questions.
         """
         self._check_started()
-        if self.tried_:
-            return self.tried_[self.kept_ == PLAIN].estimate
+        seen = self.tried_[self.kept_ == PLAIN].estimate if self.tried_ else None
+        if seen is not None and not np.isnan(seen.value):
+            return seen
         return self._monitor.distortion(getattr(self, "_recost", None))
 
     # -- who comes and goes -----------------------------------------------------------------------
@@ -888,7 +909,7 @@ class Learner(ClusterMixin, BaseEstimator):
             "history": self.history_,
             "ended": [self.stop_reason_, self.interrupted_],
             "tried": [[one.name, list(one.estimate), one.error] for one in self.tried_],
-            "kept": self.kept_,
+            "kept": [self.kept_, self.believed_],
             "changes": [list(change) for change in self.changes_],
             "population": population.state_dict() if hasattr(population, "state_dict") else None,
         }
@@ -971,7 +992,7 @@ class Learner(ClusterMixin, BaseEstimator):
         self._concluded = header["concluded"]
         self.stop_reason_, self.interrupted_ = header["ended"]
         self.tried_ = [Tried(name, Estimate(*e), error) for name, e, error in header["tried"]]
-        self.kept_ = header["kept"]
+        self.kept_, self.believed_ = header["kept"]
 
     def _check_started(self) -> None:
         if not hasattr(self, "_X"):

@@ -134,9 +134,14 @@ class ChoiceClustering(StagedLearner):
         Names of the centres, where a log was given with names or numbered from 1.
     n_interactions_, n_answers_, n_repeated_ : int
     history_ : list of dict
+    tried_, kept_ : list of Tried, str
     stop_reason_ : str or None
     interrupted_ : bool
         As in `TabularClustering`.
+    decision_ : Decision or None
+        After `fit_log`: which plan the centres and labels are, why, and what to doubt.
+    checks_ : list of Check
+        After `fit_log`: how the model compares with the log, the most surprising first.
 
     Examples
     --------
@@ -447,7 +452,8 @@ class ChoiceClustering(StagedLearner):
         ndarray of shape (m,)
         """
         problem = self._of_others(X, covariates)
-        if self.kept_ == PLAIN:
+        as_usual = self.decision_ is not None and self.decision_.name in (TODAY, NEAREST)
+        if self.kept_ == PLAIN or as_usual:
             problem = problem.with_autonomy(Passive())
         return problem.labels(self.cluster_centers_)
 
@@ -736,6 +742,8 @@ class ChoiceClustering(StagedLearner):
             arrays["covariates"] = self._covariates
         if self._propensity is not None:
             arrays["propensity"] = self._propensity
+        if self._region is not None:
+            arrays["region"] = self._region
         numbers["decision"] = self.decision_ and list(self.decision_)
         numbers["checks"] = [list(check) for check in self.checks_]
         if self._moved is not None and self._cross_costs is not None:
@@ -766,6 +774,7 @@ class ChoiceClustering(StagedLearner):
         self.center_names_ = numbers.get("center_names")
         self._covariates = arrays.get("covariates")
         self._propensity = arrays.get("propensity")
+        self._region = arrays.get("region")
         self.checks_ = [Check(*values) for values in numbers["checks"]]
         if numbers["decision"] is not None:
             name, doubts, reason = numbers["decision"]

@@ -93,11 +93,11 @@ class Probe:
             expected = np.outer(rows, columns) / total
             # Rare centres are taken together: the law is only right where some are expected.
             rare = expected.min(0) < 5
-            if rare.any() and not rare.all():
+            if rare.any():
                 keep = ~rare
                 table = np.column_stack([table[:, keep], table[:, rare].sum(1)])
                 expected = np.column_stack([expected[:, keep], expected[:, rare].sum(1)])
-            if table.shape[1] < 2:
+            if table.shape[1] < 2 or expected.min() < 1:
                 continue
             statistic += float(((table - expected) ** 2 / expected).sum())
             degrees += table.shape[1] - 1

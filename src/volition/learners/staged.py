@@ -81,7 +81,9 @@ class StagedLearner(Learner):
         if self._finished is not None:
             return self._finished
         limit = self._limit()
-        return f"n_interactions={limit} reached" if self.n_interactions_ >= limit else None
+        if self.n_interactions_ < limit:
+            return None
+        return f"n_interactions={limit + self._reserved} reached"
 
     def _limit_is_default(self) -> bool:
         return self.n_interactions == "auto"

@@ -234,7 +234,8 @@ class TabularClustering(Learner):
         self._relabel()
 
     def _begin_fit(self) -> None:
-        n, here = Probe.size(self._budget), np.flatnonzero(self._weight > 0)
+        budget = self._budget + self._reserved
+        n, here = Probe.size(budget), np.flatnonzero(self._weight > 0)
         distinct = np.unique(self._X[here], axis=0)
         if n == 0 or self.n_clusters < 2 or len(distinct) < 2 * self.n_clusters:
             return
@@ -371,9 +372,9 @@ class TabularClustering(Learner):
         self, asked: Asked, realized: IntArray | None, cost: FloatArray, centers: FloatArray
     ) -> None:
         assert realized is not None
-        if self._probe is not None:
+        if self._probe is not None and self.assumption_ is None:
             self._probe.add(asked.prescribed, realized, centers)
-            if self._probe.left <= 0:
+            if self._probe.left <= 0 and self.assumption_ is None:
                 self.assumption_ = self._probe.result()
         if self._by_choices:
             self._count(asked, realized)
@@ -522,7 +523,7 @@ class TabularClustering(Learner):
     @property
     def _watches_choices(self) -> bool:  # type: ignore[override]
         # At two placements in turn, shares say nothing of changes in time.
-        return self._probe is None or self._probe.left <= 0
+        return self._probe is None or self.assumption_ is not None
 
     def _doubts(self) -> list[str]:
         found = super()._doubts()
@@ -548,7 +549,7 @@ class TabularClustering(Learner):
 
     def _enough(self) -> str | None:
         if self.n_interactions_ >= self._budget:
-            return f"n_interactions={self._budget} reached"
+            return f"n_interactions={self._budget + self._reserved} reached"
         if not self._by_choices or self.n_answers_ < self._next_check:
             return None
         if self.regret() < self.tol:

@@ -34,6 +34,8 @@ CLEARLY = float(norm.ppf(0.95))
 FAR_OFF, FAR_OFF_SHARE = 2.6, 0.01
 #: answers below which rare dear ones may be missing by chance, so that nothing is doubted
 FEWEST_TO_DOUBT = 100
+#: answers for each entity from which on chance within entities can be told from the rest
+OFTEN = 2.0
 LEARNED, PLAIN = "learned", "k-means"
 
 
@@ -70,7 +72,9 @@ def plain_plan(X: FloatArray, weight: FloatArray, cost: Any, K: int, seed: int) 
     return Plan(PLAIN, centers, Problem(X, cost=cost).labels(centers))
 
 
-def estimate(paid: FloatArray, control: FloatArray, mean_control: float) -> tuple[Estimate, float]:
+def estimate(
+    paid: FloatArray, control: FloatArray, mean_control: float, who: Any = None
+) -> tuple[Estimate, float]:
     """Return the mean cost, and its standard error, helped by something that goes with cost.
 
     Parameters
@@ -81,6 +85,9 @@ def estimate(paid: FloatArray, control: FloatArray, mean_control: float) -> tupl
         Something known of the same entities, such as what obeying costs.
     mean_control : float
         Its mean over all entities. Who happens to be asked then matters less.
+    who : array of shape (m,), optional
+        Entities. If all were asked about equally often, and more than once, only chance within an
+        entity is left.
 
     Examples
     --------
@@ -99,7 +106,16 @@ def estimate(paid: FloatArray, control: FloatArray, mean_control: float) -> tupl
     slope = float(off @ paid) / spread if spread > 0 else 0.0
     left = paid - paid.mean() - slope * off
     value = float(paid.mean()) + slope * (mean_control - float(control.mean()))
-    error = math.sqrt(float(left @ left) / max(1, m - 2) / m)
+    variance = float(left @ left) / max(1, m - 2)
+    if who is not None:
+        _, each, often = np.unique(who, return_inverse=True, return_counts=True)
+        if m >= OFTEN * len(often):
+            within = left - (np.bincount(each, left) / often)[each]
+            inside = float(within @ within) / (m - len(often))
+            # Some were asked once more than others: that much of the rest is left to chance.
+            rest = max(0.0, variance - inside) * float(((often / m - 1 / len(often)) ** 2).sum())
+            variance = inside + m * rest
+    error = math.sqrt(variance / m)
     half = float(t.ppf(0.975, max(1, m - 2))) * error
     return Estimate(value, value - half, value + half, m), error
 
