@@ -15,6 +15,7 @@ import torch
 import typer
 from rich.console import Console
 from rich.table import Table as RichTable
+from sklearn.base import clone
 
 import volition
 from volition.annealing import Record
@@ -387,6 +388,15 @@ def _callbacks(shown: str | None, console: Console, stopped: Callable[[], bool])
     return [ProgressBar(), StopCallback(stopped)]
 
 
+def _from_better(
+    model: AutonomyAwareClustering, centers: Any, X: Any, weight: Any, deadline: Deadline
+) -> AutonomyAwareClustering:
+    """Return the model that begins at other centres, if it ends better."""
+    other = clone(model).set_params(init=centers, time_budget=_seconds(deadline, 1.0))
+    other.fit(X, sample_weight=weight)
+    return other if other.distortion_ < model.distortion_ else model
+
+
 def _run(
     model: AutonomyAwareClustering,
     table: Table,
@@ -432,6 +442,9 @@ def _run(
             metric=model.metric,
             sample_weight=weight,
         )
+        if ignored < model.distortion_:
+            # The search had too little time: go on from what is known to be better.
+            model = _from_better(model, ignoring.cluster_centers_, X, weight, deadline)
     summary = _summary(model, table, source, seconds, ignored)
     if shows:
         console.print(f"Writing {len(X)} prescriptions to {out}/")

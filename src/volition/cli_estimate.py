@@ -354,7 +354,8 @@ def _print_plans(console: Console, model: ChoiceClustering, worth: list[Any]) ->
         against = _saved(chosen.saving_if_ignored, ignored.direct.value)
         console.print(f"Against ignoring autonomy it saves {against}.")
     nearest = next(row for row in worth if row.name == NEAREST)
-    if chosen is not nearest and chosen is not worth[0] and nearest.basis == SEEN:
+    good = nearest.basis == SEEN and nearest.saving.value > 0
+    if chosen is not nearest and chosen is not worth[0] and good:
         console.print(
             "Always prescribing the nearest of today's centres would save "
             f"{_saved(nearest.saving, today)} already."

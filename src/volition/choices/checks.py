@@ -31,6 +31,8 @@ FEWEST = 5.0
 PLACES, ROWS_PER_PLACE = 12, 60
 #: groups of costs that are told apart
 BINS = 8
+#: parts that a log is cut into, in the order of its rows, to look for changes in time
+PARTS = 24
 #: numbers in a table of a check, at most; beyond, some entities are looked at
 MOST_NUMBERS = 30_000_000
 #: centres that are told apart; more are looked at in so many groups
@@ -111,6 +113,13 @@ def check_model(fit: ChoiceFit, X: FloatArray, choices: Choices, cost: Any) -> l
             "some entities override much more often than others, and the model does not know which",
         ),
     ]  # fmt: skip
+    block = rows * PARTS // max(1, len(rows))
+    found.append(
+        Check(
+            "the same part of the log", *dependence(used, grouped, block),
+            "behaviour changes from one part of the log to another, as between days",
+        )
+    )  # fmt: skip
     return sorted(found, key=lambda check: check.p_value)
 
 

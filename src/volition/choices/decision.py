@@ -20,6 +20,8 @@ from volition.choices.model import LABELLED
 from volition.choices.worth import GUESS, MODEL, SEEN, Reach, Worth
 from volition.validation import FloatArray
 
+#: choices below which no model is trusted with moving centres
+FEWEST_CHOICES = 200
 #: names of plans
 TODAY = "today"
 NEAREST = "today's centres, nearest prescribed"
@@ -35,12 +37,20 @@ class Decision(NamedTuple):
     reason: str
 
 
-def doubts_about(checks: Sequence[Check], reach: Reach) -> list[str]:
+def doubts_about(checks: Sequence[Check], reach: Reach, n_choices: int) -> list[str]:
     """Return, in sentences, why what the model says of moved centres is not to be trusted."""
     found = []
+    if n_choices < FEWEST_CHOICES:
+        found.append(
+            f"There are only {n_choices} choices: what moved centres would cost cannot be told "
+            f"from fewer than {FEWEST_CHOICES}."
+        )
     failed = [check for check in checks if check.failed]
     if failed:
-        others = f", and {len(failed) - 1} more checks fail" if len(failed) > 1 else ""
+        more = len(failed) - 1
+        others = (
+            f", and {more} more check{'s' * (more > 1)} fail{'s' * (more == 1)}" if more else ""
+        )
         often = f"one log in {1 / max(failed[0].p_value, 1e-6):,.0f}"
         often = f"fewer than {often}" if failed[0].p_value < 1e-6 else often
         found.append(

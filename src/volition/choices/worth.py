@@ -34,6 +34,8 @@ SEEN, MODEL, GUESS = "seen", "model", "guess"
 FEWEST_ROWS, OFF_BY = 30.0, 0.05
 #: share of choices at costs that were hardly seen above which a plan rests on extrapolation
 TOO_FAR = 0.1
+#: share of the smallest gap between logged centres below which centres are closer than was seen
+TOO_CLOSE = 0.9
 #: rows of a log that are looked at together
 ROWS = 16_384
 
@@ -337,6 +339,7 @@ def compare(
         ]
         for name, (centers, policy) in options.items()
     }
+    paying = bool((_paid(log, log.choices) >= 0).all())
     first = next(iter(direct_of.values()))
     ignored = direct_of.get(IGNORED)
     rows = []
@@ -346,8 +349,11 @@ def compare(
         far = policy is not None and not stands and reach(fit, log, centers, policy).too_far
         guessed = doubtful or far
         seen = seen_cost(log, costs, policy, first[0].noise) if stands else NOTHING_SEEN
+        if paying and stands:
+            seen = seen._replace(robust=_not_negative(seen.robust))
         basis = SEEN if seen.usable else GUESS if guessed else MODEL
         expected = _hull((fit, *readings), here)
+        expected = _not_negative(expected) if paying else expected
         saving = _hull((fit, *readings), [a.minus(b) for a, b in zip(first, here, strict=True)])
         against = NONE
         if ignored is not None:
@@ -363,6 +369,11 @@ def compare(
             )
         )  # fmt: skip
     return rows
+
+
+def _not_negative(estimate: Interval) -> Interval:
+    """Return the interval of a cost that cannot be negative."""
+    return Interval(estimate.value, max(estimate.low, min(0.0, estimate.value)), estimate.high)
 
 
 def _hull(fits: Sequence[ChoiceFit], estimates: Sequence[Direct]) -> Interval:
@@ -381,6 +392,7 @@ class Reach(NamedTuple):
     n_layouts: int
     farthest_move: float  # of a centre, as a share of the mean distance between centres
     outside: float  # share of expected choices at costs that the log has hardly seen
+    closest: float = 1.0  # smallest gap between centres, as a share of the smallest in the log
 
     @property
     def too_far(self) -> bool:
@@ -397,10 +409,17 @@ class Reach(NamedTuple):
             )
         else:
             seen = f"The log has {self.n_layouts} sets of centres."
+        close = ""
+        if self.closest < TOO_CLOSE:
+            close = (
+                f" Two centres would stand at {100 * self.closest:.0f} % of the smallest gap in "
+                "the log: what entities do where centres are that close was not seen, and no "
+                "interval holds it."
+            )
         return (
             f"{seen} The farthest centre moves by {100 * self.farthest_move:.0f} % of the usual "
             f"distance between centres; {100 * self.outside:.1f} % of the choices expected there "
-            "are at costs that the log has hardly seen."
+            f"are at costs that the log has hardly seen.{close}"
         )
 
 
@@ -439,7 +458,12 @@ def reach(fit: ChoiceFit, log: Log, centers: FloatArray, labels: Any) -> Reach:
     problem = Problem(X, sample_weight=weight, cost=cost, autonomy=fit.model)
     p = problem.conditional(centers, j)
     share = float(problem.weight @ (p * outside).sum(1))
-    return Reach(len(layouts), far, share)
+    closest = 1.0
+    if K > 1:
+        gap = min(float(cost.pairwise(one, one)[others].min()) for one in layouts)
+        closest = float(cost.pairwise(Y, Y)[others].min()) / gap if gap > 0 else 1.0
+        closest = math.sqrt(closest) if cost.name.startswith("sq") else closest
+    return Reach(len(layouts), far, share, min(1.0, closest))
 
 
 def _even(choices: Choices, rho: FloatArray) -> FloatArray:

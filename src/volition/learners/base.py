@@ -740,7 +740,7 @@ class Learner(ClusterMixin, BaseEstimator):
             return self
         cost, realized = cost[rows], None if realized is None else realized[rows]
         self._concluded = False
-        self._forget_trial()  # the plan may change now
+        plan = self.cluster_centers_, self.labels_
         self.n_answers_ += len(rows)
         shown = prescriptions.centers
         good = (asked.greedy > 0) & self._as_now(shown if shown.ndim == 2 else shown[rows])
@@ -758,6 +758,9 @@ class Learner(ClusterMixin, BaseEstimator):
             self._behaviour_changed(change)
         with self._few_threads():
             self._learn(asked, realized, cost, shown if shown.ndim == 2 else shown[rows])
+        now = self.cluster_centers_, self.labels_
+        if not all(np.array_equal(a, b) for a, b in zip(plan, now, strict=True)):
+            self._forget_trial()
         self._note()
         return self
 

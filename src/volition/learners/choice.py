@@ -70,6 +70,8 @@ BATCH = 512
 FIRST_SHARE = 0.4
 #: beta that means a hard policy, times the cost of a single centre
 HARD = 1e4
+#: entities that may carry so much of the weight before a sentence is due
+FEW_HEAVY, MOST_WEIGHT = 10, 0.9
 #: by how much answers must grow until a network that was of no use is tried again
 AGAIN = 3
 
@@ -568,6 +570,13 @@ class ChoiceClustering(StagedLearner):
         sentences = [*self.decision_.doubts]
         if self.decision_.doubts:
             sentences.append(instead_of_moving(self.decision_.name))
+        heavy = np.sort(self._weight)[::-1] / self._weight.sum()
+        few = int(np.searchsorted(np.cumsum(heavy), MOST_WEIGHT)) + 1
+        if few < FEW_HEAVY and len(heavy) > FEW_HEAVY:
+            sentences.append(
+                f"{few} of {len(heavy)} entities carry {MOST_WEIGHT:.0%} of the weight: costs are "
+                "theirs, not everybody's."
+            )
         for sentence in [*cautions(self.fit_, self._X, choices, self._cost), *sentences]:
             warnings.warn(sentence, UserWarning, stacklevel=2)
         self._finished = self.stop_reason_ = "the log is at its end"
@@ -600,7 +609,8 @@ class ChoiceClustering(StagedLearner):
         named = {"the nearest prescribed": plans[NEAREST][1], "the best prescribed": plans[BEST][1]}
         self.checks_ += check_costs(log, self._cross_costs, named)
         self.checks_.sort(key=lambda check: check.p_value)
-        doubts = doubts_about(self.checks_, reach(fit, log, *self._moved))
+        far = reach(fit, log, *self._moved)
+        doubts = doubts_about(self.checks_, far, len(log.choices.entities))
         options = {TODAY: (today, None), **plans, MOVED: self._moved}
         self._guesses = bool(doubts) or says_nothing_of_moves(fit, log.choices)
         rows = self._compared(log, options)

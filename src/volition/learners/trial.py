@@ -117,7 +117,8 @@ def estimate(
             variance = inside + m * rest
     error = math.sqrt(variance / m)
     half = float(t.ppf(0.975, max(1, m - 2))) * error
-    return Estimate(value, value - half, value + half, m), error
+    low = max(value - half, min(0.0, value)) if paid.min() >= 0 else value - half
+    return Estimate(value, low, value + half, m), error
 
 
 def plain_is_cheaper(believed: float, learned: Tried, plain: Tried) -> bool:
