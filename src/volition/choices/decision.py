@@ -22,6 +22,8 @@ from volition.validation import FloatArray
 
 #: choices below which no model is trusted with moving centres
 FEWEST_CHOICES = 200
+#: how often likings of centres are exchanged at random, to see what that would change
+EXCHANGES = 4
 #: names of plans
 TODAY = "today"
 NEAREST = "today's centres, nearest prescribed"
@@ -124,8 +126,8 @@ def other_readings(
     """Return other models that a log of centres that never moved allows.
 
     A liking for one centre may belong to the centre, or to the place where it stands. The model
-    takes the first; these take the second, in two ways: what looked like a liking is explained by
-    costs as far as that goes, or a centre that has moved is liked as any other.
+    takes the first; these take the second, in three ways: what looked like a liking is explained by
+    costs as far as that goes, or a centre that has moved is liked as any other, or as another one.
     """
     terms = {*fit.stay.terms, *fit.away.terms}
     if len(choices.layouts) > 1 or not terms & LABELLED:
@@ -134,7 +136,23 @@ def other_readings(
         X, choices, cost, fit.model.cost_unit, covariates=covariates, without=LABELLED,
         hold=fit.model.seen is not None,
     )  # fmt: skip
-    return [plain, _without_labels(fit)]
+    rng = np.random.default_rng(0)
+    exchanged = (
+        [_exchanged(fit, rng) for _ in range(EXCHANGES)] if "cluster" in fit.away.terms else []
+    )
+    return [plain, _without_labels(fit), *exchanged]
+
+
+def _exchanged(fit: ChoiceFit, rng: np.random.Generator) -> ChoiceFit:
+    """Return the fit in which centres are liked as others are: elsewhere they may be."""
+    away, where = fit.away, fit.away.places["cluster"]
+    order = np.arange(len(away.coefficients))
+    order[where] = rng.permutation(order[where])
+    part = away._replace(
+        coefficients=away.coefficients[order], covariance=away.covariance[np.ix_(order, order)]
+    )
+    model = fit.model.with_coefficients(fit.model.stay, part.by_term())
+    return fit._replace(model=model, away=part)
 
 
 def _without_labels(fit: ChoiceFit) -> ChoiceFit:
