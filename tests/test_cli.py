@@ -258,3 +258,16 @@ def test_phase_refuses_bad_input(run, table, tmp_path, words, message):
     assert message in err
     assert len(err.strip().splitlines()) == 1
     assert not (tmp_path / "res").exists()
+
+
+def test_a_rushed_fit_is_not_worse_than_ignoring_autonomy(command, tmp_path):
+    rng = np.random.default_rng(0)
+    X = rng.uniform(0, 10, (3000, 2))
+    rows = "\n".join(f"{x},{y}" for x, y in X)
+    (tmp_path / "a.csv").write_text(f"x,y\n{rows}\n")
+    words = ("fit", "a.csv", "-k", 8, "--kappa", 0.3, "--temperature", 0.1, "--quiet")
+    for number, budget in enumerate((0.02, 0.2, 0.6)):
+        code, _, err = command(*words, "--time-budget", budget, "--out", f"r{number}")
+        assert code == 0, err
+        summary = json.loads((tmp_path / f"r{number}" / "summary.json").read_text())
+        assert summary["excess_cost_percent_if_ignored"] >= -1e-9

@@ -254,3 +254,36 @@ def test_the_estimate_of_a_trial_covers_with_and_without_help():
     assert 0.92 <= hits / 400 <= 0.98
     assert reserve(50) == 0
     assert reserve(10_000) == 1000
+
+
+def test_behaviour_that_changes_within_the_log_is_a_doubt():
+    """A site is closed on some days: rows of a day go together, whoever they are about."""
+    rng = np.random.default_rng(2)
+    town, today = rng.uniform(0, 10, (400, 2)), rng.uniform(1, 9, (4, 2))
+    D = squared(town, today)
+    entity, day = rng.integers(0, 400, 3000), np.arange(3000) // 250
+    near = D.argmin(1)
+    told = np.where(rng.random(3000) < 0.9, near[entity], rng.integers(0, 4, 3000))
+    closed = (day % 3 == 0) & (told == 0)
+    leaves = closed | (rng.random(3000) < 0.1)
+    order = D.argsort(1)[entity]
+    used = np.where(leaves, np.where(order[:, 0] == told, order[:, 1], order[:, 0]), told)
+    log = {"entity": entity, "prescribed": told, "realized": used}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = ChoiceClustering(4, random_state=0).fit_log(town, log, today)
+    by_name = {check.name: check for check in model.checks_}
+    assert by_name["the same part of the log"].failed
+    shuffled = rng.permutation(3000)
+    mixed = {name: column[shuffled] for name, column in log.items()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = ChoiceClustering(4, random_state=0).fit_log(town, mixed, today)
+    by_name = {check.name: check for check in model.checks_}
+    assert not by_name["the same part of the log"].failed
+
+
+def test_few_choices_move_nothing():
+    _, _, today, model, said = recommended("near the entity", 0, m=60)
+    np.testing.assert_array_equal(model.cluster_centers_, today)
+    assert any("There are only 60 choices" in sentence for sentence in said)
