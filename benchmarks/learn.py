@@ -324,9 +324,12 @@ def one_fit(job: tuple[str, int, str]) -> dict[str, Any]:
 
 def trust() -> None:
     """Fits off every model: are they worse than plain k-means, and do they know what they cost?"""
-    jobs = [(kind, 100 + s, name) for name in LEARNERS for kind in LIVE for s in range(SEEDS)]
+    jobs = [(kind, 100 + s, name) for s in range(SEEDS) for name in LEARNERS for kind in LIVE]
+    found = []
     with ProcessPoolExecutor(THREADS, mp_context=get_context("spawn")) as pool:
-        found = list(track(pool.map(one_fit, jobs), "trust", total=len(jobs)))
+        for row in pool.map(one_fit, jobs):
+            print(row, flush=True)
+            found.append(row)
     rows, facts = [], {}
     for name in LEARNERS:
         for kind in LIVE:
