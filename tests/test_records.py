@@ -280,7 +280,7 @@ def test_tolerance_of_costs():
         ({"propensity": [0.5, 1.5]}, "propensity at row 1 is 1.5"),
         ({"propensity": ["a", "b"]}, "propensity must hold numbers"),
         ({"timestamp": np.array([1, "b"], dtype=object)}, "times of one kind"),
-        ({"prescribed": [True, False]}, "prescribed cluster 'True' at row 0"),
+        ({"prescribed": [True, False]}, "column 'prescribed' holds true or false"),
         ({"prescribed": [1e300, 0]}, r"prescribed cluster 1e\+300 at row 0"),
         ({"realized": [-1, -1]}, "no row with a realised cluster"),
         ({"realized": [[0, 1], [1, 0]]}, "must have one dimension"),
@@ -303,3 +303,14 @@ def test_pictures_carry_the_names():
     ax = plot_relocation(X, X[:2], X[2:4], np.arange(20) % 2, center_names=names)
     assert {"mall", "$x_{$"} <= {text.get_text() for text in ax.texts}
     ax.figure.canvas.draw()
+
+
+@pytest.mark.parametrize("name", ["entity", "prescribed", "realized", "layout", "propensity"])
+@pytest.mark.parametrize(
+    ("values", "what"),
+    [([True, False], "true or false"), (np.array(["2026-01-01"] * 2, "datetime64[D]"), "dates")],
+)
+def test_columns_that_only_numpy_takes_for_numbers_are_refused(name, values, what):
+    log = {"entity": [0, 1], "prescribed": [0, 1], "realized": [0, 1]} | {name: values}
+    with pytest.raises(ValueError, match=f"column '{name}' holds {what}"):
+        ChoiceClustering(2).fit_log(np.array([[0.0], [1.0]]), log, np.array([[0.0], [1.0]]))

@@ -39,6 +39,10 @@ class Records(NamedTuple):
     notes: list[str]  # what was left out, and what looks odd
 
 
+#: kinds of arrays that numpy would take for numbers though they are none
+WRONG_KINDS = {"b": "true or false", "M": "dates", "m": "durations", "c": "complex numbers"}
+
+
 @dataclass(frozen=True)
 class LogOptions:
     """How a log is to be read.
@@ -193,6 +197,12 @@ def log_columns(log: Any) -> dict[str, Any]:
         raise ValueError("The log's columns differ in length.")
     if len(columns["entity"]) == 0:
         raise ValueError("The log is empty.")
+    for name in ("entity", "prescribed", "realized", "cost", "propensity", "layout"):
+        kind = columns[name].dtype.kind if name in columns else ""
+        if kind in WRONG_KINDS:
+            raise ValueError(
+                f"The log's column '{name}' holds {WRONG_KINDS[kind]}; numbers or names are needed."
+            )
     return columns
 
 
