@@ -240,9 +240,12 @@ def test_weights_count(X):
     assert found == pytest.approx(alone.distortion_, rel=0.02)
 
 
+@pytest.mark.filterwarnings("ignore:The model expects a cost of")  # 3,000 answers are few here
 def test_other_metrics(rng):
     X = rng.uniform(40, 50, size=(120, 2))
-    people = SimulatedPopulation(X, FixedAutonomy(uniform(0.2, 3)), metric="haversine")
+    people = SimulatedPopulation(
+        X, FixedAutonomy(uniform(0.2, 3)), metric="haversine", random_state=0
+    )
     model = TabularClustering(3, metric="haversine", n_interactions=3000, random_state=0)
     model.fit(X, population=people)
     truth = FixedAutonomy(uniform(0.2, 3))
