@@ -49,11 +49,12 @@ class Town:
     rng: np.random.Generator
     traits: dict[str, Any] = field(default_factory=dict)
     covariates: Array | None = None
-    #: what each entity used last; -1 before its first answer
+    #: what each entity used last, and was told last; -1 before its first answer
     last: Array = field(init=False)
+    told: Array = field(init=False)
 
     def __post_init__(self) -> None:
-        self.last = np.full(len(self.X), -1)
+        self.last, self.told = np.full((2, len(self.X)), -1)
         self.unit = float(self.X.var(0).sum()) / self.n_clusters
         DRAW[self.kind](self)
 
@@ -64,7 +65,7 @@ class Town:
     @property
     def remembers(self) -> bool:
         """Whether answers depend on earlier ones."""
-        return self.kind == "habit"
+        return self.kind == "habit" or self.kind in REMEMBERING
 
     def respond(self, entities: Any, prescribed: Any, centers: Any) -> Response:
         """Answer, as a population does; ``centers`` (K, d) or (m, K, d)."""
@@ -86,6 +87,8 @@ class Town:
         return Response(used, cost)
 
     def _step_by_step(self, p: Array, entities: Array, prescribed: Array) -> Array:
+        if self.kind in REMEMBERING:
+            return self._after_the_last(p, entities, prescribed)
         used = draw(p[entities, prescribed], self.rng)
         again = self.rng.random(len(used)) < self.traits["habit"]
         for row, i in enumerate(entities):
@@ -94,12 +97,38 @@ class Town:
             self.last[i] = used[row]
         return used
 
+    def _after_the_last(self, p: Array, entities: Array, prescribed: Array) -> Array:
+        """Obey or not by what was told and used the time before; ``p`` is where to, if not."""
+        away = draw(p[entities, prescribed], self.rng)
+        dice, used = self.rng.random(len(away)), np.empty(len(away), dtype=np.int64)
+        kappa = self.traits["kappa after"]
+        for row, (i, j) in enumerate(zip(entities, prescribed, strict=True)):
+            leaves = dice[row] < kappa[j, self.told[i], self.last[i]]
+            used[row] = away[row] if leaves else j
+            self.told[i], self.last[i] = j, used[row]
+        return used
+
+    def _in_the_long_run(self, pi: Array, away: Array) -> Array:
+        """Return the share of each centre in what each entity uses, (n, K), if it goes on so."""
+        n, K = pi.shape
+        kappa = self.traits["kappa after"][:, :K, :K]  # nobody is at the first answer for ever
+        state = pi[:, :, None] * np.eye(K)  # what was told, and used
+        total = np.zeros((n, K))
+        for step in range(400):
+            leaves = np.einsum("itu,jtu->ij", state, kappa)
+            state = (pi * (1 - leaves))[:, :, None] * np.eye(K)
+            state = state + (pi * leaves)[:, :, None] * away
+            total += state.sum(1) if step >= 200 else 0.0
+        return total / 200
+
     def true_cost(self, Y: Array, policy: Any) -> float:
         """Return the mean cost of centres and prescriptions (labels, or probabilities (n, K))."""
         Y, K = np.asarray(Y, dtype=float), self.n_clusters
         policy = np.asarray(policy)
         pi = np.eye(K)[policy] if policy.ndim == 1 else policy
         D, p = squared(self.X, Y), self.p(Y)
+        if self.kind in REMEMBERING:
+            return float((self._in_the_long_run(pi, p) * D).sum(1).mean())
         if self.kind == "full":
             p = _refused(self, p, pi, D)
         # Of habits, the long run: what is used again was once drawn by p, so its law is that of p.
@@ -177,6 +206,21 @@ def _capacity(town: Town) -> None:
 
 def _habit(town: Town) -> None:
     town.traits["habit"] = 0.5
+
+
+def _told_again(town: Town) -> None:
+    """Draw how they obey: told the same twice in a row, they override more."""
+    K = town.n_clusters
+    town.traits["kappa after"] = np.full((K, K + 1, K + 1), 0.1)
+    town.traits["kappa after"][np.arange(K), np.arange(K)] = 0.45
+
+
+def _sulk(town: Town) -> None:
+    """Draw how they obey: told another centre than they used last, they override more."""
+    K = town.n_clusters
+    town.traits["kappa after"] = np.full((K, K + 1, K + 1), 0.6)
+    town.traits["kappa after"][np.arange(K), :, np.arange(K)] = 0.15
+    town.traits["kappa after"][:, K, K] = 0.15
 
 
 def _streets(town: Town) -> None:
@@ -277,6 +321,11 @@ def _plain_habit(town: Town, Y: Array) -> Array:
     return stay_or_go(0.25, -squared(town.X, Y) / town.unit)
 
 
+def _elsewhere(town: Town, Y: Array) -> Array:
+    """Return where those go who override, whatever makes them."""
+    return stay_or_go(1.0, -squared(town.X, Y) / town.unit)
+
+
 def _pair(town: Town, Y: Array) -> Array:
     apart = np.broadcast_to(-squared(Y, Y) / town.unit, (len(town.X), len(Y), len(Y)))
     return stay_or_go(0.3, apart)
@@ -322,8 +371,18 @@ INSIDE = {
     "two nearest": (_nothing, _two_nearest),
     "liked sites": (_site_liking, _liked_sites),
 }
-DRAW: dict[str, Callable[[Town], None]] = {k: v[0] for k, v in (OUTSIDE | INSIDE).items()}
-CHOOSE: dict[str, Callable[[Town, Array], Array]] = {k: v[1] for k, v in (OUTSIDE | INSIDE).items()}
+#: kinds in which obeying depends on what was told and used the time before
+REMEMBERING = {
+    "told again": (_told_again, _elsewhere),
+    "sulks": (_sulk, _elsewhere),
+}
+# The order decides over seeds: new kinds go last.
+ALL = OUTSIDE | INSIDE | REMEMBERING
+DRAW: dict[str, Callable[[Town], None]] = {k: v[0] for k, v in ALL.items()}
+CHOOSE: dict[str, Callable[[Town, Array], Array]] = {k: v[1] for k, v in ALL.items()}
+OUTSIDE |= REMEMBERING
+#: rounds that are played before a log begins: entities have a past
+BEFORE = 5
 
 
 def make_town(kind: str, seed: int, n: int | None = None, K: int | None = None) -> Town:
@@ -344,18 +403,23 @@ def today_of(town: Town, seed: int) -> Array:
     return KMeans(town.n_clusters, n_init=3, random_state=seed).fit(town.X).cluster_centers_
 
 
-def make_log(town: Town, today: Array, m: int, seed: int) -> tuple[dict[str, Array], Array]:
-    """Return a log (nearest prescribed, one in ten anything), and the policy that made it."""
+def make_log(
+    town: Town, today: Array, m: int, seed: int, blind: float = 0.1
+) -> tuple[dict[str, Array], Array]:
+    """Return a log (nearest prescribed, a share of anything), and the policy that made it."""
     rng, K = np.random.default_rng([seed, [*DRAW].index(town.kind), 1]), town.n_clusters
     near = squared(town.X, today).argmin(1)
     entity = rng.integers(0, len(town.X), m)
-    prescribed = np.where(rng.random(m) < 0.9, near[entity], rng.integers(0, K, m))
-    policy = 0.9 * np.eye(K)[near] + 0.1 / K
+    prescribed = np.where(rng.random(m) < 1 - blind, near[entity], rng.integers(0, K, m))
+    policy = (1 - blind) * np.eye(K)[near] + blind / K
     if town.kind == "full":
         D = squared(town.X, today)
         p = _refused(town, town.p(today), policy, D)
         realized = draw(p[entity, prescribed], town.rng)
     else:
+        if town.kind in REMEMBERING:
+            everybody = np.tile(np.arange(len(town.X)), BEFORE)
+            town.respond(everybody, draw(policy[everybody], rng), today)
         realized = town.respond(entity, prescribed, today).realized
     log = {"entity": entity, "prescribed": prescribed, "realized": realized}
     return log | {"propensity": policy[entity, prescribed]}, policy

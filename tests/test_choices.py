@@ -631,7 +631,7 @@ def test_bad_input_gets_a_clear_sentence():
         ChoiceClustering(4, family=(["constant"], ["cost"])).fit(X4, population=people)
     with pytest.raises(ValueError, match="one row for each of"):
         ChoiceClustering(4).fit(X4, population=people, covariates=np.zeros((3, 1)))
-    with pytest.raises(ValueError, match="covariates must be numbers"):
+    with pytest.raises(ValueError, match="is 'van' for every entity"):
         ChoiceClustering(4).start(X4, covariates=np.array(["van"] * len(X4)))
     with pytest.raises(ValueError, match="call fit_log first"):
         ChoiceClustering(4).start(X4).worth()
@@ -819,3 +819,32 @@ def test_rows_of_a_log_without_an_answer_are_left_out():
     log["realized"] = np.where(np.arange(m) == 20, 9.0, realized)
     with pytest.raises(ValueError, match="realized cluster 9 at row 20"):
         model.fit_log(X, log, today)
+
+
+def test_covariates_of_a_frame_may_be_text(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    rng = np.random.default_rng(0)
+    kind = np.array(["bus", "car", "van"])[rng.integers(0, 3, len(X4))]
+    age = rng.random(len(X4))
+    frame = pandas.DataFrame({"kind": kind, "age": age})
+    coded = np.stack([kind == "car", kind == "van", age], axis=1).astype(float)
+    truth = ChoiceAutonomy(
+        {"constant": [0.0], "covariates": [1.0, 3.0, 0.0]}, {"pair": [-100.0]}, covariates=coded
+    )
+    models = []
+    for Z in (frame, coded):
+        people = SimulatedPopulation(X4, truth, random_state=0)
+        model = ChoiceClustering(4, n_interactions=3000, random_state=0)
+        models.append(model.fit(X4, population=people, covariates=Z))
+    by_text, by_number = models
+    assert by_text.covariate_names_ == ["kind=car", "kind=van", "age"]
+    assert by_number.covariate_names_ is None
+    assert_allclose(by_text.cluster_centers_, by_number.cluster_centers_)
+    again = load_model(save_model(by_text, tmp_path / "m.safetensors"))
+    expected = by_number.predict(X4[:50], covariates=coded[:50])
+    assert (again.predict(X4[:50], covariates=frame[:50]) == expected).all()
+    with pytest.raises(ValueError, match="'kind' is 'tram' for some entity"):
+        again.predict(X4[:1], covariates=pandas.DataFrame({"kind": ["tram"], "age": [1.0]}))
+    odd = pandas.DataFrame({"age": [*age[:-1], "old"]})
+    with pytest.raises(ValueError, match="numbers and 'old'; it must be all numbers or all text"):
+        ChoiceClustering(4).start(X4, covariates=odd)

@@ -366,13 +366,13 @@ class Failing:
 
 
 def test_a_population_that_fails_leaves_the_state(X, people):
-    model = TabularClustering(K, batch_size=200, tol=0, random_state=0)
-    with pytest.raises(RuntimeError, match=r"failed after 500 answers \(TimeoutError: no reply"):
+    model = TabularClustering(K, n_interactions=3000, batch_size=200, tol=0, random_state=0)
+    with pytest.raises(RuntimeError, match=r"failed after 600 answers \(TimeoutError: no reply"):
         model.fit(X, population=Failing(people))
-    assert model.n_answers_ == 500
+    assert model.n_answers_ == 600
     assert model.labels_.shape == (len(X),)
     model.partial_fit(population=people, n_interactions=200)
-    assert model.n_answers_ == 700
+    assert model.n_answers_ == 800
 
 
 def test_a_silent_population_is_given_up(X):
@@ -671,10 +671,10 @@ def test_stopped_and_resumed_equals_uninterrupted(X, tmp_path):
 
 def test_a_failed_run_leaves_its_checkpoint(X, people, tmp_path):
     path = tmp_path / "m.safetensors"
-    model = TabularClustering(K, batch_size=200, tol=0, random_state=0)
-    with pytest.raises(RuntimeError, match="failed after 500"):
+    model = TabularClustering(K, n_interactions=3000, batch_size=200, tol=0, random_state=0)
+    with pytest.raises(RuntimeError, match="failed after 600"):
         model.fit(X, population=Failing(people), checkpoint=path)
-    assert load_model(path).n_answers_ == 500
+    assert load_model(path).n_answers_ == 600
     costs = TabularClustering(K, estimate="costs", n_interactions=500, random_state=0)
     costs.fit(X, population=people)
     with pytest.raises(ValueError, match="estimate='choices', not 'costs'"):

@@ -9,6 +9,7 @@ import pytest
 from scipy.stats import kstest
 
 from volition import (
+    AutonomyAwareClustering,
     ChoiceClustering,
     DistanceAutonomy,
     FixedAutonomy,
@@ -18,10 +19,14 @@ from volition import (
     load_model,
     save_model,
 )
+from volition.choices import Choices
 from volition.choices.checks import dependence, lack_of_fit
 from volition.choices.decision import BEST, MOVED, NEAREST, TODAY
+from volition.choices.sequence import crowds, memory, told_again
+from volition.choices.worth import Log, expected_costs, seen_cost
+from volition.costs import SquaredEuclidean
 from volition.datasets import load_four_groups
-from volition.learners.trial import estimate, reserve
+from volition.learners.trial import drawn_twice, estimate, reserve
 from volition.problem import Problem
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
@@ -162,7 +167,7 @@ def test_the_plain_plan_is_kept_where_it_is_seen_to_be_cheaper():
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        model = TabularClustering(4, n_interactions=4000, random_state=0)
+        model = TabularClustering(4, n_interactions=3000, random_state=0)  # too few for a probe
         model.fit(X, population=Stubborn())
     plain = Problem(X).distortion(model.cluster_centers_)
     seen = model.distortion_estimate()
@@ -173,7 +178,7 @@ def test_the_plain_plan_is_kept_where_it_is_seen_to_be_cheaper():
     assert [one.name for one in model.tried_] == ["learned", "k-means"]
 
 
-def test_belief_that_observation_contradicts_is_a_warning():
+def test_a_table_that_cannot_be_right_hands_over():
     people = SimulatedPopulation(X, DistanceAutonomy(0.5, temperature=0.01), random_state=0)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -186,6 +191,36 @@ def test_belief_that_observation_contradicts_is_a_warning():
     truth = Problem(X, autonomy=DistanceAutonomy(0.5, temperature=0.01))
     true = truth.distortion(model.cluster_centers_, model.labels_)
     assert seen.low <= true <= seen.high
+    best = AutonomyAwareClustering(4, autonomy=truth.autonomy, random_state=0).fit(X).distortion_
+    assert true < 1.01 * best
+    assert model.n_interactions_ == people.n_interactions <= 8000
+    assert np.array_equal(model.predict(X[:50]), model.successor_.predict(X[:50]))
+    with pytest.raises(ValueError, match="go on with the learner in successor_"):
+        model.ask(5)
+
+
+def test_a_fit_that_handed_over_is_saved_and_resumed(tmp_path):
+    def people():
+        return SimulatedPopulation(X, DistanceAutonomy(0.5, temperature=0.01), random_state=0)
+
+    file = tmp_path / "state.safetensors"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        whole = TabularClustering(4, n_interactions=5000, random_state=0)
+        whole.fit(X, population=people())
+        parts = TabularClustering(4, n_interactions=5000, random_state=0)
+        parts.fit(
+            X, population=people(), checkpoint=file, on_batch=lambda m: m.n_interactions_ > 1500
+        )
+        assert 1500 < parts.n_interactions_ < 5000
+        again = TabularClustering(4, n_interactions=5000, random_state=0)
+        again.fit(X, population=people(), checkpoint=file, resume=True)
+    assert again.n_interactions_ == whole.n_interactions_
+    np.testing.assert_array_equal(again.cluster_centers_, whole.cluster_centers_)
+    np.testing.assert_array_equal(again.labels_, whole.labels_)
+    loaded = TabularClustering.from_file(file)
+    np.testing.assert_array_equal(loaded.predict(X), again.predict(X))
+    assert loaded.distortion_estimate() == again.distortion_estimate()
 
 
 def test_behaviour_that_does_not_depend_on_the_centres_passes():
@@ -287,3 +322,139 @@ def test_few_choices_move_nothing():
     _, _, today, model, said = recommended("near the entity", 0, m=60)
     np.testing.assert_array_equal(model.cluster_centers_, today)
     assert any("There are only 60 choices" in sentence for sentence in said)
+
+
+def residuals(town, log, today):
+    """Return the log as choices, and residuals of used centres and of obeying, by true p."""
+    rows, K = np.arange(len(log["entity"])), town.n_clusters
+    choices = Choices(log["entity"], log["prescribed"], log["realized"], 0 * rows, today[None])
+    p = town.p(today).mean(0)[log["prescribed"]]  # whoever it is: traits are left in
+    used = np.eye(K)[log["realized"]] - p
+    return choices, used, used[rows, log["prescribed"]]
+
+
+def test_entities_that_remember_keep_a_log_from_judging_other_plans():
+    """Told the same twice in a row, they override: always prescribing the nearest is dear."""
+    town = make_town("told again", 0, n=200, K=2)
+    town.traits["kappa after"][[0, 1], [0, 1]] = 0.8
+    today = today_of(town, 0)
+    log, policy = make_log(town, today, 2000, 0, blind=0.5)
+    near = squared(town.X, today).argmin(1)
+    now, then = town.true_cost(today, policy), town.true_cost(today, near)
+    assert then > 1.02 * now
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model = ChoiceClustering(2, random_state=0).fit_log(town.X, log, today)
+        rows = {row.name: row for row in model.worth()}
+    assert model.decision_.name == TODAY
+    assert any("The order of the log matters" in str(w.message) for w in caught)
+    assert rows[TODAY].expected.low < now < rows[TODAY].expected.high
+    for name in (NEAREST, BEST, MOVED):
+        row = rows[name]
+        assert row.basis == "guess"
+        assert np.isnan([row.expected.low, row.robust.low, row.saving.high]).all()
+
+
+def test_true_costs_of_entities_that_remember_are_those_of_the_long_run():
+    for kind in ("told again", "sulks"):
+        town = make_town(kind, 1, n=40, K=3)
+        today = today_of(town, 1)
+        D = squared(town.X, today)
+        mixed = np.full((40, 3), 1 / 3)
+        for policy in (D.argmin(1), mixed):
+            everybody, rng = np.arange(40), np.random.default_rng(0)
+            paid = []
+            for round_ in range(1500):
+                told = policy if policy.ndim == 1 else rng.integers(0, 3, 40)
+                answer = town.respond(everybody, told, today)
+                paid.append(answer.cost.mean() if round_ >= 20 else np.nan)
+            error = np.nanstd(paid) / np.sqrt(1480) * 2  # rounds go together a little
+            assert abs(np.nanmean(paid) - town.true_cost(today, policy)) < 4 * error
+
+
+@pytest.mark.parametrize("kind", ["hidden loyalty", "two hidden kinds"])
+def test_traits_that_do_not_change_are_no_memory(kind):
+    p_values = []
+    for seed in range(40):
+        town = make_town(kind, seed, n=150, K=4)
+        today = today_of(town, seed)
+        log, _ = make_log(town, today, 1500, seed)
+        choices, used, obeyed = residuals(town, log, today)
+        told, did = memory(used, obeyed, choices, np.arange(4))
+        again = told_again(obeyed, choices, log["propensity"])
+        p_values.append([told[1], did[1], again[1], crowds(obeyed, choices)[1]])
+    assert np.min(p_values) > 1e-4  # of 160 at random, one is smaller in 60 runs
+    for column in np.transpose(p_values):
+        assert kstest(column, "uniform").pvalue > 1e-3
+
+
+def test_memory_is_found_where_each_entity_has_two_rows():
+    found = 0
+    for seed in range(10):
+        town = make_town("told again", seed, n=1000, K=4)
+        today = today_of(town, seed)
+        log, _ = make_log(town, today, 2000, seed)
+        choices, _, _ = residuals(town, log, today)
+        obeyed = (log["realized"] == log["prescribed"]).astype(float)
+        found += told_again(obeyed - obeyed.mean(), choices, log["propensity"])[1] < 0.002
+    assert found == 10
+
+
+@pytest.mark.parametrize("window", [10, 100])
+def test_crowds_are_found_where_obeying_depends_on_them(window):
+    rng = np.random.default_rng(0)
+    told = rng.integers(0, 4, 4000)
+    share = np.array([(told[max(0, t - window) : t] == told[t]).mean() if t else 0.25
+                      for t in range(4000)])  # fmt: skip
+    obeys = rng.random(4000) < np.clip(1.2 - 2 * share, 0, 1)
+    zero = np.zeros(4000, dtype=int)
+    log = Choices(np.arange(4000) % 500, told, np.where(obeys, told, 0), zero, np.zeros((1, 4, 2)))
+    assert crowds(obeys - obeys.mean(), log)[1] < 1e-4
+    assert crowds(rng.permutation(obeys) - obeys.mean(), log)[1] > 0.002
+
+
+def test_days_widen_what_was_seen():
+    """On three days in ten nearly everybody leaves: rows of a day are one draw, not a hundred."""
+    rng = np.random.default_rng(0)
+    town, today = rng.uniform(0, 10, (300, 2)), rng.uniform(1, 9, (4, 2))
+    D = squared(town, today)
+    near, order = D.argmin(1), D.argsort(1)
+    cost = SquaredEuclidean()
+    costs = expected_costs(DistanceAutonomy(0.3, temperature=5.0), town, cost, today)
+    policy = 0.9 * np.eye(4)[near] + 0.025
+    leaves = 0.3 * 0.8 + 0.7 * 0.1
+    first, second = (D[np.arange(300), order[:, n]] for n in (0, 1))
+    truth = float(((1 - leaves) * first + leaves * second).mean())
+    hits = {False: 0, True: 0}
+    for _ in range(100):
+        entity = rng.integers(0, 300, 2400)
+        told = np.where(rng.random(2400) < 0.9, near[entity], rng.integers(0, 4, 2400))
+        bad = (rng.random(24) < 0.3)[np.arange(2400) // 100]
+        gone = rng.random(2400) < np.where(bad, 0.8, 0.1)
+        other = np.where(order[entity, 0] == told, order[entity, 1], order[entity, 0])
+        used = np.where(gone, other, told)
+        choices = Choices(entity, told, used, np.zeros(2400, dtype=int), today[None])
+        log = Log(town, cost, None, choices, policy[entity, told])
+        for days in hits:
+            seen = seen_cost(log, costs, near, days=days).robust
+            hits[days] += seen.low <= truth <= seen.high
+    assert hits[True] >= 88
+    assert hits[False] < 80
+
+
+@pytest.mark.parametrize("m", [150, 400, 900])
+def test_a_trial_of_many_of_all_entities_is_as_sure_as_it_says(m):
+    """300 entities that differ much: who is asked matters, and the less, the more are asked."""
+    rng, hits, widths = np.random.default_rng(m), [], []
+    mean = rng.gamma(2, size=300)
+    shares = np.full(300, 1 / 300)
+    for _ in range(400):
+        order = np.concatenate([rng.permutation(300) for _ in range(4)])[:m]
+        who = drawn_twice(order, 300)
+        paid = mean[who] + 0.5 * rng.standard_normal(len(who))
+        found, error = estimate(paid, np.ones(len(who)), 1.0, who, shares)
+        hits.append(found.low <= mean.mean() <= found.high)
+        widths.append(error)
+    assert 0.91 <= np.mean(hits) <= 0.985
+    if m == 900:  # all were asked alike: only chance within entities is left
+        assert np.mean(widths) == pytest.approx(0.5 / 30, rel=0.1)

@@ -6,6 +6,7 @@ from volition.autonomy import (
     DistanceAutonomy,
     FixedAutonomy,
     LogitAutonomy,
+    LoyalAutonomy,
     Passive,
 )
 from volition.choices import ChoiceAutonomy
@@ -42,6 +43,7 @@ __all__ = [
     "FixedAutonomy",
     "LoggedPopulation",
     "LogitAutonomy",
+    "LoyalAutonomy",
     "Passive",
     "Population",
     "Prescriptions",

@@ -157,6 +157,37 @@ class SoftmaxTransition(Transition):
         return p
 
 
+@dataclass
+class LoyalTransition(Transition):
+    """With some probability a centre of one's own, whatever was prescribed; else by another law."""
+
+    others: Transition
+    loyalty: Tensor  # (n, K)
+    share: float = 1.0
+
+    @cached_property
+    def _free(self) -> Tensor:
+        """Probability of choosing by the other law, (n, 1)."""
+        return 1 - self.loyalty.sum(1, keepdim=True)
+
+    def expected(self, D: Tensor) -> Tensor:
+        found = self._free * self.others.expected(D) + (self.loyalty * D).sum(1, keepdim=True)
+        return (1 - self.share) * D + self.share * found
+
+    def realized(self, W: Tensor) -> Tensor:
+        found = self.others.realized(self._free * W) + self.loyalty * W.sum(1, keepdim=True)
+        return (1 - self.share) * W + self.share * found
+
+    def conditional(self, prescribed: Tensor) -> Tensor:
+        return self.blended(self.others.conditional(prescribed), prescribed)
+
+    def blended(self, p: Tensor, prescribed: Tensor) -> Tensor:
+        """Return p(. | j_i, i), (n, K), where the other law gives p."""
+        p = self.share * (self._free * p + self.loyalty)
+        p[torch.arange(len(p), device=p.device), prescribed] += 1 - self.share
+        return p
+
+
 class Autonomy(ABC):
     """Base class of autonomy models."""
 
@@ -651,3 +682,86 @@ class RowAutonomy(Autonomy):
 
     def __repr__(self) -> str:
         return f"RowAutonomy(n_entities={self.p.shape[0]}, n_clusters={self.p.shape[1]})"
+
+
+class LoyalAutonomy(Autonomy):
+    """Entities that use a centre of their own part of the time, whatever is prescribed.
+
+    Parameters
+    ----------
+    others : Autonomy
+        How they choose the rest of the time.
+    loyalty : array of shape (n, K)
+        Probability that entity i uses centre k without regard to the prescription; each row sums
+        to at most one.
+
+    Examples
+    --------
+    The first entity uses centre 1 three times in four, the second one obeys:
+
+    >>> from volition import LoyalAutonomy, Passive
+    >>> from volition.problem import Problem
+    >>> model = LoyalAutonomy(Passive(), [[0.0, 0.75], [0.0, 0.0]])
+    >>> Problem([[0.0], [1.0]], autonomy=model).expected_costs([[0.0], [2.0]]).tolist()
+    [[3.0, 4.0], [1.0, 1.0]]
+    """
+
+    by_entity = True
+    interchangeable = False
+
+    def __init__(self, others: Autonomy, loyalty: Any, *, share: float = 1.0) -> None:
+        if not isinstance(others, Autonomy):
+            raise ValueError(f"others must be an autonomy model, got {others!r}.")
+        loyalty = np.asarray(loyalty, dtype=np.float64)
+        if loyalty.ndim != 2 or loyalty.shape[1] == 0:
+            raise ValueError(f"loyalty must have shape (n, K), got {loyalty.shape}.")
+        wrong = ~((loyalty >= 0).all(1) & (loyalty.sum(1) <= 1 + 1e-9))
+        if wrong.any():
+            raise ValueError(
+                "Each row of loyalty must hold probabilities that sum to at most 1; row "
+                f"{int(wrong.argmax())} is {loyalty[wrong.argmax()].tolist()}."
+            )
+        self.others = others
+        self.loyalty: FloatArray = loyalty
+        self.share = check_scalar(share, "share", 0, 1)
+        self.depends_on_centers = others.depends_on_centers
+        self.numbers_per_pair = others.numbers_per_pair + 1
+
+    def check(self, n_clusters: int, n_samples: int | None = None) -> None:
+        n, K = self.loyalty.shape
+        if n_clusters != K or (n_samples is not None and n != n_samples):
+            raise ValueError(
+                f"loyalty has shape {self.loyalty.shape}, expected "
+                f"({n if n_samples is None else n_samples}, {n_clusters}): it is that of other "
+                "entities or clusters."
+            )
+        self.others.check(n_clusters, n_samples)
+
+    def group_codes(self, groups: Any, n_samples: int) -> Any:
+        return self.others.group_codes(groups, n_samples)
+
+    def transition(self, chunk: Chunk, Y: Tensor, cost: Cost) -> LoyalTransition:
+        held = torch.as_tensor(self.loyalty[chunk.rows]).to(chunk.D)
+        return LoyalTransition(self.others.transition(chunk, Y, cost), held, self.share)
+
+    def conditional_each(
+        self, X: Tensor, prescribed: Tensor, Y: Tensor, cost: Cost, rows: np.ndarray | None = None
+    ) -> Tensor:
+        rows = np.arange(len(X)) if rows is None else rows
+        p = self.others.conditional_each(X, prescribed, Y, cost, rows)
+        held = torch.as_tensor(self.loyalty[rows]).to(p)
+        # All that is asked of the other law is here already.
+        law = LoyalTransition(DenseTransition(p[:, None]), held, self.share)
+        return law.blended(p, prescribed)
+
+    def subset(self, index: np.ndarray) -> LoyalAutonomy:
+        """Return the model of some of the entities."""
+        others = self.others.subset(index)
+        return LoyalAutonomy(others, self.loyalty[index], share=self.share)
+
+    def scaled(self, t: float) -> LoyalAutonomy:
+        return LoyalAutonomy(self.others, self.loyalty, share=self.share * t)
+
+    def __repr__(self) -> str:
+        mean = self.share * float(self.loyalty.sum(1).mean()) if len(self.loyalty) else 0.0
+        return f"LoyalAutonomy({self.others!r}, loyal choices={mean:.2g})"

@@ -21,6 +21,7 @@ import volition
 from volition.annealing import Record
 from volition.autonomy import Autonomy, DistanceAutonomy, FixedAutonomy, Passive
 from volition.choices import ChoiceAutonomy
+from volition.choices.coding import Coding
 from volition.cli_estimate import estimate
 from volition.cli_learn import learn
 from volition.cli_output import STOPPED, Out, Overwrite, StopCallback, stoppable
@@ -38,7 +39,7 @@ from volition.plotting.text import PLAIN, label, save_figure
 from volition.problem import Problem
 from volition.solvers import Status
 from volition.suggestion import Persistence, Suggestion, suggest_n_clusters
-from volition.tables import Table, read_entities, read_matrix, read_table
+from volition.tables import Table, read_covariates, read_entities, read_matrix
 from volition.terminal import make_console
 
 #: what commands write
@@ -359,7 +360,9 @@ def _autonomy(
             raise ValueError(f"{file} was learned with columns {learned}, not {columns}.")
         columns = columns or learned or None
         if facts.get("covariates") and isinstance(model, ChoiceAutonomy):
-            model = model.for_entities(read_table(entities, facts["covariates"]).values)
+            known = read_covariates(entities, facts["covariates"])
+            coding = Coding(tuple(facts["covariates"]), facts.get("levels") or {})
+            model = model.for_entities(coding.apply(known, len(next(iter(known.values())))))
         return model, columns
     if kappa is None:
         if given:

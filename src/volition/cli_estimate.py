@@ -32,7 +32,7 @@ from volition.persistence import save_autonomy
 from volition.plotting.text import PLAIN, label, save_figure
 from volition.problem import Problem
 from volition.records import unanswered_note
-from volition.tables import Table, read_table, write_placement
+from volition.tables import Table, read_covariates, write_placement
 from volition.terminal import make_console
 
 AUTONOMY = "autonomy.safetensors"
@@ -69,7 +69,10 @@ def estimate(
     ] = None,
     covariates: Annotated[
         str | None,
-        typer.Option(help="Further columns of --entities that may matter for choices, as a,b,c."),
+        typer.Option(
+            help="Further columns of --entities that may matter for choices, as a,b,c: numbers, or "
+            "text of at most 20 kinds."
+        ),
     ] = None,
     weight: Annotated[str | None, typer.Option(help="Column with the entities' weights.")] = None,
     id_column: Annotated[
@@ -116,7 +119,7 @@ def estimate(
     names = [name.strip() for name in names]
     files = read_logged(log, entities, centers, columns, weight, id_column, metric)
     table, layouts, columns = files.table, files.centers.layouts, ",".join(files.centers.columns)
-    Z = read_table(entities, names).values if names else None
+    Z = read_covariates(entities, names) if names else None
     began = perf_counter()
     model = ChoiceClustering(layouts.shape[1], metric=metric, family=family, random_state=seed)
     Y = layouts[0] if len(layouts) == 1 else layouts
@@ -132,6 +135,7 @@ def estimate(
             worth = model.worth()
         except ValueError as error:
             raise ValueError(f"{log}: {error}") from None
+    asked, names = names, model.covariate_names_ or names
     summary = _summary(model, table, names, log.name, worth, perf_counter() - began, seed)
     options = {"--columns": columns, "--metric": metric, "--id": id_column, "--weight": weight}
     told = "".join(f" {name} {value}" for name, value in options.items() if value is not None)
@@ -142,7 +146,7 @@ def estimate(
     summary["unanswered"] = files.log.unanswered
     centers_named = () if model.center_names_ is None else model.center_names_
     cost = resolve_cost(metric)
-    rates = override_rates(table.values, model.choices_, cost, Z, names, centers_named)
+    rates = override_rates(table.values, model.choices_, cost, Z, asked, centers_named)
     summary["overrides"] = str(rates)
     with output_folder(out, FILES, overwrite) as folder:
         _write(model, table, names, worth, summary, folder)
@@ -228,7 +232,10 @@ def _write(
     assert fit is not None
     used = covariates if fit.model.covariates is not None else []
     metric = str(model.metric)
-    facts = {"covariates": used, "columns": table.columns, "metric": metric}
+    facts: dict[str, Any] = {"covariates": used, "columns": table.columns, "metric": metric}
+    if used and model._coding is not None:
+        facts["covariates"] = list(model._coding.columns)
+        facts["levels"] = model._coding.levels
     save_autonomy(fit.model, folder / AUTONOMY, **facts)
     flat = [row.as_dict() for row in worth]
     write_csv(
@@ -248,10 +255,11 @@ def _write(
         ([t.part, " + ".join(t.terms), _cell(t.held_out), _cell(t.error), t.chosen]
          for t in fit.trials),
     )  # fmt: skip
+    # What a model expects that the log contradicts would be taken for knowledge, row by row.
+    costs = None if _contradicted(model) else model.expected_costs()
     write_placement(
-        folder, table, model.cluster_centers_, model.labels_, model.expected_costs(),
-        model.center_names_,
-    )  # fmt: skip
+        folder, table, model.cluster_centers_, model.labels_, costs, model.center_names_
+    )
     _write_moves(model, table, folder)
     text = json.dumps(plain_json(summary), indent=2, allow_nan=False)
     (folder / "summary.json").write_text(text + "\n", encoding="utf-8")
@@ -286,14 +294,20 @@ def _write_moves(model: ChoiceClustering, table: Table, folder: Path) -> None:
     used = np.bincount(k, each, K) / max(each.sum(), 1e-300)
     prescribed = np.bincount(model.labels_, weight, K) / weight.sum()
     problem = Problem(table.values, cost=resolve_cost(model.metric), autonomy=model.model_)
-    then = weight @ problem.conditional(Y, model.labels_) / weight.sum()
+    expected = weight @ problem.conditional(Y, model.labels_) / weight.sum()
+    then = [None] * K if _contradicted(model) else list(map(_cell, expected))
     write_csv(
         folder / "moves.csv",
         ["cluster", *(f"{name}_today" for name in table.columns), *table.columns,
          "share_realized_today", "share_prescribed", "share_realized"],
-        ([name, *map(float, (*today[k], *Y[k])), *map(_cell, (used[k], prescribed[k], then[k]))]
+        ([name, *map(float, (*today[k], *Y[k])), *map(_cell, (used[k], prescribed[k])), then[k]]
          for k, name in enumerate(model.center_names_ or range(K))),
     )  # fmt: skip
+
+
+def _contradicted(model: ChoiceClustering) -> bool:
+    """Return whether the log contradicts the model, so that single numbers of it mean nothing."""
+    return any(check.failed for check in model.checks_)
 
 
 def _cell(value: float) -> float:
@@ -326,6 +340,11 @@ def _print(
     _print_plans(console, model, worth)
     console.print(str(model.reach()))
     console.print(f"Results in {out}/: {', '.join(FILES)}")
+    if _contradicted(model):
+        console.print(
+            "The log contradicts the model, so expected_cost in assignments.csv and share_realized "
+            "in moves.csv are empty."
+        )
     if summary["next"] is not None:
         console.print(f"Go on with: {summary['next']}")
 

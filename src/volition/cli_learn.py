@@ -281,8 +281,8 @@ def _note_assumption(console: Console, source: Source) -> None:
     moving = [m for m in source.models.values() if m.depends_on_centers]
     if moving:
         console.print(
-            f"Note: {moving[0]!r} depends on where the centres stand; a table per entity assumes "
-            "that it does not, and learns behaviour at the centres of the day."
+            f"Note: {moving[0]!r} depends on where the centres stand, and a table per entity "
+            "assumes that it does not. If the first answers show it, --learner choice takes over."
         )
 
 

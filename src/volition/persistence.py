@@ -15,6 +15,7 @@ from volition.autonomy import (
     DistanceAutonomy,
     FixedAutonomy,
     LogitAutonomy,
+    LoyalAutonomy,
     Passive,
 )
 from volition.choices import ChoiceAutonomy
@@ -208,8 +209,9 @@ def save_autonomy(model: Autonomy, path: Any, **facts: Any) -> Path:
 
     Parameters
     ----------
-    model : DistanceAutonomy, LogitAutonomy, FixedAutonomy, ChoiceAutonomy or Passive
-        Covariates belong to the entities and are not written.
+    model : Autonomy
+        Any but those that hold a Python function or a network. Covariates belong to the entities
+        and are not written; loyalties are, and then serve these entities only.
     path : path
         Where to write; by custom ending in ``.safetensors``.
     **facts
@@ -282,6 +284,12 @@ def _encode(value: Any, key: str, tensors: dict[str, np.ndarray]) -> Any:
         return {"kind": "FixedAutonomy", "tensor": key, "labels": value.labels}
     if isinstance(value, Passive):
         return {"kind": "Passive"}
+    if isinstance(value, LoyalAutonomy):
+        others = _encode(value.others, f"{key}.others", tensors)
+        if others == {"kind": "function"}:
+            return others
+        tensors[key] = value.loyalty
+        return {"kind": "LoyalAutonomy", "others": others, "tensor": key, "share": value.share}
     if isinstance(value, ChoiceAutonomy):
         numbers, arrays = value.state()
         if value.covariates is not None:
@@ -322,6 +330,10 @@ def _decode(value: Any, name: str, tensors: dict[str, np.ndarray], given: Any = 
         return FixedAutonomy(matrix if labels is None else dict(zip(labels, matrix, strict=True)))
     if kind == "Passive":
         return Passive()
+    if kind == "LoyalAutonomy":
+        others = _decode(value["others"], name, tensors)
+        loyalty = expect(tensors, value["tensor"], (None, None))
+        return LoyalAutonomy(others, loyalty, share=value["share"])
     if kind == "ChoiceAutonomy":
         arrays = {name: tensors[f"{value['at']}.{name}"] for name in value["tensors"]}
         for part in arrays:

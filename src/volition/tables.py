@@ -18,6 +18,7 @@ from volition.cells import (
     require_columns,
     rows_of,
 )
+from volition.choices.coding import holds_text
 from volition.costs import geographic_hint
 from volition.messages import shortened
 from volition.outputs import write_csv
@@ -74,6 +75,44 @@ def read_table(
         None if weight is None else as_numbers(cells, weight, path),
         None if id_column is None else as_text(cells, id_column, path),
     )
+
+
+def read_covariates(path: Path, names: Sequence[str]) -> dict[str, Any]:
+    r"""Read covariates: columns of numbers, or of text where no cell is a number.
+
+    Parameters
+    ----------
+    path : Path
+        The table of entities.
+    names : sequence of str
+        Columns.
+
+    Returns
+    -------
+    dict of str to array or list of str
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from volition.tables import read_covariates
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "drivers.csv"
+    ...     _ = path.write_text("x,kind\n1,car\n2,van\n")
+    ...     read_covariates(path, ["kind"])
+    {'kind': ['car', 'van']}
+    """
+    cells = read_cells(path)
+    require_columns(cells, names, path)
+    found: dict[str, Any] = {}
+    for name in names:
+        column = cells.columns[name]
+        empty = next((n for n, c in enumerate(column) if c is None or not str(c).strip()), None)
+        if name not in cells.odd and empty is None and holds_text(column):
+            found[name] = as_text(cells, name, path)
+        else:
+            found[name] = as_numbers(cells, name, path)
+    return found
 
 
 class Log(NamedTuple):
@@ -195,12 +234,12 @@ def write_placement(
     table: Table,
     centers: FloatArray,
     labels: Any,
-    costs: FloatArray,
+    costs: FloatArray | None,
     names: Sequence[str] | None = None,
 ) -> None:
     """Write centers.csv, and assignments.csv with the expected cost of each prescription.
 
-    Clusters have numbers, or ``names``.
+    Clusters have numbers, or ``names``. Expected costs are empty where there are none to go by.
     """
     cluster = range(len(centers)) if names is None else names
     write_csv(
@@ -209,11 +248,14 @@ def write_placement(
         ([k, *map(float, center)] for k, center in zip(cluster, centers, strict=True)),
     )
     ids = range(len(table.values)) if table.ids is None else table.ids
+    expected: list[float | None] = [None] * len(table.values)
+    if costs is not None:
+        expected = [float(f"{row[j]:.6g}") for row, j in zip(costs, labels, strict=True)]
     write_csv(
         folder / "assignments.csv",
         ["entity", "prescribed", "expected_cost"],
         (
-            [name, cluster[j] if j >= 0 else -1, float(f"{row[j]:.6g}")]
-            for name, j, row in zip(ids, labels, costs, strict=True)
+            [name, cluster[j] if j >= 0 else -1, cost]
+            for name, j, cost in zip(ids, labels, expected, strict=True)
         ),
     )

@@ -17,13 +17,14 @@ import torch
 from scipy.stats import chi2, norm
 from sklearn.cluster import KMeans
 
-from volition.choices.data import Choices
+from volition.choices.data import Choices, parts_of, predicted
 from volition.choices.fit import FOLDS, ChoiceFit, refit
 from volition.choices.ranked import CLASSES, ranks
+from volition.choices.sequence import crowds, memory, told_again
 from volition.choices.worth import ExpectedCosts, Log, as_policy, expected_costs, seen_cost
 from volition.validation import FloatArray
 
-#: chance that a right model fails a check; there are about seven checks
+#: chance that a right model fails a check; there are about twelve checks
 FALSE_ALARM = 0.002
 #: expected choices that a cell needs, at least
 FEWEST = 5.0
@@ -31,13 +32,13 @@ FEWEST = 5.0
 PLACES, ROWS_PER_PLACE = 12, 60
 #: groups of costs that are told apart
 BINS = 8
-#: parts that a log is cut into, in the order of its rows, to look for changes in time
-PARTS = 24
 #: numbers in a table of a check, at most; beyond, some entities are looked at
 MOST_NUMBERS = 30_000_000
 #: centres that are told apart; more are looked at in so many groups
 MOST_GROUPS = 32
 Z95 = float(norm.ppf(0.975))
+#: name of the check by which behaviour changes in time
+DAYS = "the same part of the log"
 
 
 class Check(NamedTuple):
@@ -47,6 +48,7 @@ class Check(NamedTuple):
     statistic: float
     p_value: float
     finding: str  # what it means if the check fails
+    order: bool = False  # whether rows then depend on those before: on the plan that was followed
 
     @property
     def failed(self) -> bool:
@@ -54,22 +56,9 @@ class Check(NamedTuple):
         return self.p_value < FALSE_ALARM
 
 
-def predicted(fit: ChoiceFit, X: FloatArray, choices: Choices, cost: Any) -> FloatArray:
-    """Return p(. | j, i) of each logged choice, (m, K), at the centres of its time."""
-    out = np.empty((len(choices.entities), choices.n_clusters))
-    x = torch.from_numpy(np.asarray(X, dtype=np.float64))
-    with torch.no_grad():
-        for number, Y in enumerate(torch.from_numpy(choices.layouts)):
-            rows = np.flatnonzero(choices.layout == number)
-            if len(rows) == 0:
-                continue
-            who, j = choices.entities[rows], torch.from_numpy(choices.prescribed[rows])
-            each = Y.expand(len(rows), -1, -1)
-            out[rows] = fit.model.conditional_each(x[who], j, each, cost, who).numpy()
-    return out
-
-
-def check_model(fit: ChoiceFit, X: FloatArray, choices: Choices, cost: Any) -> list[Check]:
+def check_model(
+    fit: ChoiceFit, X: FloatArray, choices: Choices, cost: Any, propensity: Any = None
+) -> list[Check]:
     """Compare a fitted model with the log, in several views.
 
     Parameters
@@ -80,6 +69,8 @@ def check_model(fit: ChoiceFit, X: FloatArray, choices: Choices, cost: Any) -> l
     choices : Choices
         The log.
     cost : Cost
+    propensity : array of shape (m,), optional
+        Probability of each logged prescription; with it, one more check is made.
 
     Returns
     -------
@@ -88,9 +79,11 @@ def check_model(fit: ChoiceFit, X: FloatArray, choices: Choices, cost: Any) -> l
     """
     if choices.n_clusters == 1:
         return []
-    choices = _some_entities(choices)
+    some = _some_entities(choices)
+    choices = choices.take(some)
+    propensity = None if propensity is None else np.asarray(propensity)[some]
     X = np.asarray(X, dtype=np.float64)
-    p = predicted(fit, X, choices, cost)
+    p = predicted(fit.model, X, choices, cost)
     group = _groups(choices.n_clusters)
     found = [
         Check(name, *lack_of_fit(p, choices.realized, cells), finding)
@@ -113,14 +106,44 @@ def check_model(fit: ChoiceFit, X: FloatArray, choices: Choices, cost: Any) -> l
             "some entities override much more often than others, and the model does not know which",
         ),
     ]  # fmt: skip
-    block = rows * PARTS // max(1, len(rows))
     found.append(
         Check(
-            "the same part of the log", *dependence(used, grouped, block),
+            DAYS, *dependence(used, grouped, parts_of(len(rows))),
             "behaviour changes from one part of the log to another, as between days",
         )
     )  # fmt: skip
+    found += _order_checks(used, obeyed, choices, group)
+    if propensity is not None:
+        found.append(
+            Check(
+                "told the same again", *told_again(obeyed, choices, propensity),
+                "whether an entity obeys depends on whether it was told the same the time before",
+                True,
+            )
+        )  # fmt: skip
     return sorted(found, key=lambda check: check.p_value)
+
+
+def _order_checks(
+    used: FloatArray, obeyed: FloatArray, choices: Choices, group: Any
+) -> list[Check]:
+    """Compare rows with those before them: of the same entity, and of others."""
+    told, did = memory(used, obeyed, choices, group)
+    return [
+        Check(
+            "what the entity was told before", *told,
+            "whether an entity obeys depends on what it was told the time before", True,
+        ),
+        Check(
+            "what the entity did before", *did,
+            "what an entity does depends on what it did the time before", True,
+        ),
+        Check(
+            "how many were sent there before", *crowds(obeyed, choices),
+            "whether an entity obeys depends on how many others were sent to that centre shortly "
+            "before", True,
+        ),
+    ]  # fmt: skip
 
 
 def _groups(K: int) -> Any:
@@ -128,18 +151,18 @@ def _groups(K: int) -> Any:
     return np.random.default_rng(0).permutation(np.arange(K) % min(K, MOST_GROUPS))
 
 
-def _some_entities(choices: Choices) -> Choices:
-    """Return the choices of as many entities as tables have room for."""
+def _some_entities(choices: Choices) -> Any:
+    """Return rows of as many entities as tables have room for."""
     G = min(choices.n_clusters, MOST_GROUPS)
     most = MOST_NUMBERS // max(G * G, PLACES * G, 8 * choices.n_clusters)
     m = len(choices.entities)
     if m <= most:
-        return choices
+        return slice(None)
     order = np.random.default_rng(0).permutation(int(choices.entities.max()) + 1)
     rows = np.bincount(choices.entities, minlength=len(order))[order]
     picked = np.zeros(len(order), dtype=bool)
     picked[order[np.cumsum(rows) <= most]] = True
-    return choices.take(picked[choices.entities]) if picked.any() else choices.take(slice(0, most))
+    return picked[choices.entities] if picked.any() else slice(0, most)
 
 
 def cross_costs(fit: ChoiceFit, X: FloatArray, choices: Choices, cost: Any) -> ExpectedCosts:

@@ -9,6 +9,7 @@ import torch
 from scipy.spatial.distance import cdist
 from sklearn.cluster import KMeans
 
+from volition.autonomy import Autonomy
 from volition.choices.logit import Decisions
 from volition.choices.model import SMALLEST, Basis, knots, term_size
 from volition.choices.ranked import CLASSES, ranks
@@ -37,6 +38,15 @@ SLOPE = 1e-4
 FOLLOWED = 0.98
 
 
+#: parts that a log is cut into, in the order of its rows, to look for changes in time
+PARTS = 24
+
+
+def parts_of(m: int) -> IntArray:
+    """Return the part of the log that each of its m rows is in."""
+    return np.arange(m) * PARTS // max(1, m)
+
+
 class Choices(NamedTuple):
     """Answers, one row each: who was asked, to use what, and used what, where the centres were."""
 
@@ -55,6 +65,21 @@ class Choices(NamedTuple):
     def n_clusters(self) -> int:
         """Number of clusters."""
         return self.layouts.shape[1]
+
+
+def predicted(model: Autonomy, X: FloatArray, choices: Choices, cost: Cost) -> FloatArray:
+    """Return p(. | j, i) of each logged choice, (m, K), at the centres of its time."""
+    out = np.empty((len(choices.entities), choices.n_clusters))
+    x = torch.from_numpy(np.asarray(X, dtype=np.float64))
+    with torch.no_grad():
+        for number, Y in enumerate(torch.from_numpy(choices.layouts)):
+            rows = np.flatnonzero(choices.layout == number)
+            if len(rows) == 0:
+                continue
+            who, j = choices.entities[rows], torch.from_numpy(choices.prescribed[rows])
+            each = Y.expand(len(rows), -1, -1)
+            out[rows] = model.conditional_each(x[who], j, each, cost, who).numpy()
+    return out
 
 
 class Scene(NamedTuple):

@@ -17,7 +17,7 @@ from volition.choices.checks import Check
 from volition.choices.data import Choices
 from volition.choices.fit import ChoiceFit, Part, fit_choices
 from volition.choices.model import LABELLED
-from volition.choices.worth import GUESS, MODEL, SEEN, Reach, Worth
+from volition.choices.worth import GUESS, MODEL, SEEN, TOO_FAR, Reach, Worth
 from volition.validation import FloatArray
 
 #: choices below which no model is trusted with moving centres
@@ -47,24 +47,50 @@ def doubts_about(checks: Sequence[Check], reach: Reach, n_choices: int) -> list[
             f"There are only {n_choices} choices: what moved centres would cost cannot be told "
             f"from fewer than {FEWEST_CHOICES}."
         )
-    failed = [check for check in checks if check.failed]
+    failed = [check for check in checks if check.failed and not check.order]
     if failed:
         more = len(failed) - 1
         others = (
             f", and {more} more check{'s' * (more > 1)} fail{'s' * (more == 1)}" if more else ""
         )
-        often = f"one log in {1 / max(failed[0].p_value, 1e-6):,.0f}"
-        often = f"fewer than {often}" if failed[0].p_value < 1e-6 else often
         found.append(
-            f"The log contradicts the model: {failed[0].finding} (by chance, in {often}{others})."
+            f"The log contradicts the model: {failed[0].finding} (by chance, in "
+            f"{_often(failed[0])}{others})."
         )
-    if reach.too_far:
+    found += order_matters(checks)
+    if reach.untried > TOO_FAR:
+        found.append(
+            f"The model advises to tell {100 * reach.untried:.0f} % of the entities what the log "
+            "has hardly ever told anybody, so what they would do is not known."
+        )
+    if reach.outside > TOO_FAR:
         found.append(
             f"Moving the centres as the model advises rests on extrapolation: "
             f"{100 * reach.outside:.0f} % of the choices expected there are at costs that the log "
             "has hardly seen."
         )
     return found
+
+
+def order_matters(checks: Sequence[Check]) -> list[str]:
+    """Return a sentence if rows of the log depend on those before them, else nothing."""
+    failed = sorted((check for check in checks if check.order and check.failed), key=_chance)
+    if not failed:
+        return []
+    return [
+        f"The order of the log matters: {failed[0].finding} (by chance, in {_often(failed[0])}). "
+        "Another plan makes other sequences than the log has, so what it would cost cannot be told "
+        "from the log, not even at today's centres."
+    ]
+
+
+def _chance(check: Check) -> float:
+    return check.p_value
+
+
+def _often(check: Check) -> str:
+    often = f"one log in {1 / max(check.p_value, 1e-6):,.0f}"
+    return f"fewer than {often}" if check.p_value < 1e-6 else often
 
 
 def instead_of_moving(name: str) -> str:
@@ -83,7 +109,7 @@ def says_nothing_of_moves(fit: ChoiceFit, choices: Choices) -> bool:
     return len(choices.layouts) == 1 and bool(bound)
 
 
-def decide(rows: Sequence[Worth], doubts: Sequence[str]) -> Decision:
+def decide(rows: Sequence[Worth], doubts: Sequence[str], rank: int | None = None) -> Decision:
     """Choose among today, the plans at today's centres, and the moved centres.
 
     Parameters
@@ -92,6 +118,8 @@ def decide(rows: Sequence[Worth], doubts: Sequence[str]) -> Decision:
         Named `TODAY`, `NEAREST`, `BEST` and `MOVED`.
     doubts : sequence of str
         From `doubts_about`.
+    rank : int, optional
+        What was all but always prescribed, if so: 0 for the nearest centre.
     """
     by_name = {row.name: row for row in rows}
     moved = by_name[MOVED]
@@ -100,7 +128,8 @@ def decide(rows: Sequence[Worth], doubts: Sequence[str]) -> Decision:
     surest = max((row.saving.low for row in seen), default=0.0)
     clear = moved.saving.low > 0 and moved.saving.value > surest
     if not doubts and moved.basis == MODEL and clear:
-        return Decision(MOVED, (), "the model holds in the log, and the saving is clear")
+        where = "" if rank is None else " for the prescriptions that it has tried"
+        return Decision(MOVED, (), f"the model holds in the log{where}, and the saving is clear")
     if doubts:
         why = "what moved centres would cost cannot be trusted"
     elif moved.basis == GUESS:
@@ -113,7 +142,9 @@ def decide(rows: Sequence[Worth], doubts: Sequence[str]) -> Decision:
     if seen:
         best = max(seen, key=lambda row: row.saving.low)  # of equals the first, which is simpler
         return Decision(best.name, tuple(doubts), f"{why}; this plan was seen to save in the log")
-    return Decision(TODAY, tuple(doubts), f"{why}, and no other plan was seen to save")
+    unknown = all(by_name[name].basis == GUESS for name in (NEAREST, BEST))
+    others = "the log cannot tell what other plans cost" if unknown else "no other was seen to save"
+    return Decision(TODAY, tuple(doubts), f"{why}, and {others}")
 
 
 def other_readings(

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.stats import norm, t
 
+from volition.choices.coding import holds_text, named_columns
 from volition.choices.data import Choices, make_scene
 from volition.costs import Cost
 from volition.population import IntArray
-from volition.validation import FloatArray
 
 #: values of a covariate up to which each is a group of its own
 FEW_VALUES = 4
@@ -103,11 +103,11 @@ def override_rates(
         The log.
     cost : Cost
         By which a centre is near.
-    covariates : array of shape (n, c), optional
-        What else is known of entities. One with few values gives a group for each, others are cut
-        into thirds, or at the median where entities are few.
+    covariates : array of shape (n, c), DataFrame or mapping of name to values, optional
+        What else is known of entities. One with few values, or of text, gives a group for each,
+        others are cut into thirds, or at the median where entities are few.
     names : sequence of str
-        Names of the covariates; "covariate 0" and so on by default.
+        Names of the covariates; by default their own, or "covariate 0" and so on.
     centers : sequence of str
         Names of the centres; "centre 0" and so on by default.
 
@@ -139,9 +139,11 @@ def override_rates(
     mine = rank[rows, choices.prescribed]
     left, near = choices.realized != choices.prescribed, mine == 0
     groups = []
-    Z = np.zeros((len(X), 0)) if covariates is None else np.asarray(covariates, dtype=np.float64)
-    for c, values in enumerate(Z.reshape(len(X), -1).T):
-        name = names[c] if c < len(names) else f"covariate {c}"
+    columns = {} if covariates is None else named_columns(covariates, len(X))
+    for c, (given, cells) in enumerate(columns.items()):
+        name = names[c] if c < len(names) else given
+        values = np.array([str(cell) for cell in cells] if holds_text(cells) else cells)
+        values = values if values.dtype.kind == "U" else values.astype(np.float64)
         for label, among in _groups(name, values, np.unique(who)):
             here = among[who]
             always = _rate(label, left, who, here)
@@ -161,10 +163,12 @@ def override_rates(
     )
 
 
-def _groups(name: str, values: FloatArray, logged: IntArray) -> list[tuple[str, np.ndarray]]:
+def _groups(name: str, values: Any, logged: IntArray) -> list[tuple[str, np.ndarray]]:
     """Return groups of entities by a covariate, each with a label."""
     seen = values[logged]
     distinct = np.unique(seen)
+    if values.dtype.kind == "U":
+        return [(f"{name}={value}", values == value) for value in distinct]
     if len(distinct) <= FEW_VALUES:
         return [(f"{name} = {value:g}", values == value) for value in distinct]
     cuts = [1 / 3, 2 / 3] if len(seen) >= ENOUGH_FOR_THIRDS else [0.5]

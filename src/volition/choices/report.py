@@ -13,14 +13,12 @@ from scipy.stats import norm
 from volition.choices.data import Choices, make_decisions, make_scene
 from volition.choices.fit import ChoiceFit, refit
 from volition.choices.logit import log_probabilities
-from volition.choices.worth import shares_of_ranks
+from volition.choices.worth import RARELY, shares_of_ranks
 from volition.costs import Cost
 from volition.validation import FloatArray
 
 #: choices and overrides below which a word of caution is due
 FEW_CHOICES, FEW_OVERRIDES = 200, 20
-#: share of prescriptions to other ranks below which there is no variety
-RARELY = 0.005
 
 
 class Parameter(NamedTuple):
@@ -206,8 +204,8 @@ def cautions(fit: ChoiceFit, X: FloatArray, choices: Choices, cost: Cost) -> lis
             name = "the nearest centre" if rank == 0 else f"the centre of rank {rank + 1}"
             found.append(
                 f"In {_almost(float(shares[rank]))} of the choices {name} was prescribed: the log "
-                "does not show what entities do when told to use another one, and the model can "
-                "only guess. Prescribe a random centre in one case of ten to find out."
+                "does not show what entities do when told to use another one, and says nothing of "
+                "plans that tell them to. Prescribe a random centre in one case of ten to find out."
             )
     return found
 

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from scipy.stats import norm
+from scipy.stats import norm, t
 
 from volition.autonomy import Autonomy
-from volition.choices.data import Choices, seen_costs
+from volition.choices.data import PARTS, Choices, parts_of, seen_costs
 from volition.choices.fit import ChoiceFit
 from volition.choices.off_policy import Diagnostics, estimate_off_policy
 from volition.choices.ranked import ranks
@@ -36,6 +36,8 @@ FEWEST_ROWS, OFF_BY = 30.0, 0.05
 TOO_FAR = 0.1
 #: share of the smallest gap between logged centres below which centres are closer than was seen
 TOO_CLOSE = 0.9
+#: share of prescriptions to other ranks below which a log has tried one rank only
+RARELY = 0.005
 #: rows of a log that are looked at together
 ROWS = 16_384
 
@@ -194,7 +196,12 @@ def expected_costs(model: Autonomy, X: FloatArray, cost: Any, centers: FloatArra
 
 
 def seen_cost(
-    log: Log, costs: ExpectedCosts, policy: Any, noise: float = 0.0, level: float = 0.95
+    log: Log,
+    costs: ExpectedCosts,
+    policy: Any,
+    noise: float = 0.0,
+    level: float = 0.95,
+    days: bool = False,
 ) -> Seen:
     """Return what the log shows of prescriptions at its last centres.
 
@@ -210,6 +217,8 @@ def seen_cost(
         Variance of today's expected cost, from prescriptions that were drawn.
     level : float
         Of the intervals.
+    days : bool
+        Whether rows of one part of the log go together, as well as those of one entity.
 
     Returns
     -------
@@ -223,14 +232,21 @@ def seen_cost(
     i, j = now.entities, now.prescribed
     share = _even(now, rho)
     paid = _paid(log, now)
-    z = float(norm.ppf(0.5 + level / 2))
+    # Few parts tell little of how much parts differ: Student's quantile.
+    z = float(t.ppf(0.5 + level / 2, PARTS - 1) if days else norm.ppf(0.5 + level / 2))
     w, left, chance = share / share.sum(), paid - costs.mean[i, j], costs.variance[i, j]
+    together = [i, parts_of(len(log.choices.entities))[here]] if days else [i]
+
+    def empirical(by_row: FloatArray) -> float:
+        """Return the variance of a sum of rows, by whatever makes it larger."""
+        each = [np.bincount(which, by_row) for which in together]
+        return max(float(one @ one) * len(one) / max(1, len(one) - 1) for one in each)
+
     if policy is None:
         # What was paid, known but for chance in the answers and in who was prescribed what.
         found = estimate_off_policy(np.ones(len(i)), paid, i, share=share, level=level)
-        by_row = w * (left - w @ left)
-        empirical = float((np.bincount(i, by_row) ** 2).sum())
-        half = z * math.sqrt(max(empirical, float(w**2 @ chance)) + noise)
+        spread = empirical(w * (left - w @ left))
+        half = z * math.sqrt(max(spread, float(w**2 @ chance)) + noise)
         plain = Interval(float(w @ paid), float(w @ paid) - half, float(w @ paid) + half)
         return Seen(plain, plain, Interval(0.0, 0.0, 0.0), found.diagnostics)
     pi = as_policy(policy, log.choices.n_clusters)
@@ -238,7 +254,8 @@ def seen_cost(
     if not (ratio > 0).any():
         return NOTHING_SEEN
     weighted = estimate_off_policy(ratio, paid, i, share=share, level=level)
-    mistakes = estimate_off_policy(ratio, left, i, share=share, level=level).self_normalized
+    each = [estimate_off_policy(ratio, left, one, share=share, level=level) for one in together]
+    mistakes = max((one.self_normalized for one in each), key=lambda one: one.high - one.low)
     v = share * ratio / (share @ ratio)
     # What is rare and dear may not have happened in the few rows that count: the model knows how
     # much costs vary when it does. The larger error is taken.
@@ -246,10 +263,10 @@ def seen_cost(
     value = float(rho @ (pi * costs.mean).sum(1)) + mistakes.value
     robust = Interval(value, value - half, value + half)
     # Against today: mistakes of the same rows, once weighted and once not, partly cancel.
-    by_row = w * (left - w @ left) - v * (left - v @ left)
-    empirical = float((np.bincount(i, by_row) ** 2).sum())
-    error = math.sqrt(max(empirical, float((w - v) ** 2 @ chance)) + noise)
-    saving = Interval.around(float(w @ paid) - value, error, level)
+    spread = empirical(w * (left - w @ left) - v * (left - v @ left))
+    error = math.sqrt(max(spread, float((w - v) ** 2 @ chance)) + noise)
+    saved = float(w @ paid) - value
+    saving = Interval(saved, saved - z * error, saved + z * error)
     if np.allclose(v, w, rtol=1e-9) and np.allclose(pi[i, j], 1):
         saving = Interval(0.0, 0.0, 0.0)  # it is what was done
     plain = Interval(*_ends(weighted.self_normalized))
@@ -309,6 +326,8 @@ def compare(
     costs: ExpectedCosts | None = None,
     readings: Sequence[ChoiceFit] = (),
     doubtful: bool = False,
+    order: bool = False,
+    days: bool = False,
 ) -> list[Worth]:
     """Return all estimates for centres and prescriptions, the first of which are today's.
 
@@ -324,6 +343,11 @@ def compare(
         Other models that the log allows. Intervals at other centres than today's hold theirs too.
     doubtful : bool
         Whether the log contradicts the model. Estimates at other centres then have no intervals.
+    order : bool
+        Whether rows of the log depend on those before them. What was seen is then what comes of the
+        log's own sequence of prescriptions, and no estimate of another plan has an interval.
+    days : bool
+        Whether rows of one part of the log go together; intervals of what was seen are then wider.
 
     Returns
     -------
@@ -347,11 +371,17 @@ def compare(
         here = direct_of[name]
         stands = np.array_equal(centers, today)
         far = policy is not None and not stands and reach(fit, log, centers, policy).too_far
-        guessed = doubtful or far
-        seen = seen_cost(log, costs, policy, first[0].noise) if stands else NOTHING_SEEN
+        noise = first[0].noise
+        seen = seen_cost(log, costs, policy, noise, days=days) if stands else NOTHING_SEEN
         if paying and stands:
             seen = seen._replace(robust=_not_negative(seen.robust))
-        basis = SEEN if seen.usable else GUESS if guessed else MODEL
+        done = stands and tuple(seen.saving) == (0.0, 0.0, 0.0)
+        misled = order and not done
+        blind = policy is not None and untried(log, centers, policy) > TOO_FAR
+        guessed = doubtful or far or misled or blind
+        if misled:
+            seen = seen._replace(weighted=_no_ends(seen.weighted), robust=_no_ends(seen.robust))
+        basis = GUESS if misled else SEEN if seen.usable else GUESS if guessed else MODEL
         expected = _hull((fit, *readings), here)
         expected = _not_negative(expected) if paying else expected
         saving = _hull((fit, *readings), [a.minus(b) for a, b in zip(first, here, strict=True)])
@@ -393,11 +423,12 @@ class Reach(NamedTuple):
     farthest_move: float  # of a centre, as a share of the mean distance between centres
     outside: float  # share of expected choices at costs that the log has hardly seen
     closest: float = 1.0  # smallest gap between centres, as a share of the smallest in the log
+    untried: float = 0.0  # share of entities told what nobody was: not the nearest, say
 
     @property
     def too_far(self) -> bool:
-        """Whether the plan rests on costs that the log has hardly seen."""
-        return self.outside > TOO_FAR
+        """Whether the plan rests on costs, or prescriptions, that the log has hardly seen."""
+        return self.outside > TOO_FAR or self.untried > TOO_FAR
 
     def __str__(self) -> str:
         if self.farthest_move == 0:
@@ -463,7 +494,25 @@ def reach(fit: ChoiceFit, log: Log, centers: FloatArray, labels: Any) -> Reach:
         gap = min(float(cost.pairwise(one, one)[others].min()) for one in layouts)
         closest = float(cost.pairwise(Y, Y)[others].min()) / gap if gap > 0 else 1.0
         closest = math.sqrt(closest) if cost.name.startswith("sq") else closest
-    return Reach(len(layouts), far, share, min(1.0, closest))
+    told = untried(log, centers, labels)
+    return Reach(len(layouts), far, share, min(1.0, closest), told)
+
+
+def narrow(log: Log) -> int | None:
+    """Return the rank (0 for the nearest) that was all but always prescribed, if one was."""
+    shares = shares_of_ranks(log.X, log.choices, log.cost)
+    one = len(shares) > 1 and float(shares.max()) > 1 - RARELY
+    return int(shares.argmax()) if one else None
+
+
+def untried(log: Log, centers: FloatArray, policy: Any) -> float:
+    """Return the share of entities that a plan tells what a log of one rank has never tried."""
+    rank = narrow(log)
+    if rank is None:
+        return 0.0
+    X, Y = (torch.from_numpy(np.asarray(one, dtype=np.float64)) for one in (log.X, centers))
+    other = ranks(log.cost.pairwise(X, Y)).numpy() != rank
+    return float(log.shares @ (as_policy(policy, len(Y)) * other).sum(1))
 
 
 def _even(choices: Choices, rho: FloatArray) -> FloatArray:

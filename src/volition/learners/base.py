@@ -32,6 +32,7 @@ from volition.learners.trial import (
     Plan,
     Tried,
     disagreement,
+    drawn_twice,
     estimate,
     plain_is_cheaper,
     plain_plan,
@@ -63,6 +64,7 @@ TRIED_AT_ONCE = 512
 #: kind of file
 KIND = "volition-learner"
 CTRL_C, CALLBACK = "ended by Ctrl-C", "ended by on_batch"
+EARLY = (CTRL_C, CALLBACK)
 
 
 class SilentPopulationError(RuntimeError):
@@ -327,19 +329,38 @@ class Learner(ClusterMixin, BaseEstimator):
             self._check_same(check_entities(X), checkpoint)
         else:
             self.start(X, sample_weight)
+
+        def save() -> None:
+            self.save(checkpoint, population)
+
+        kept = None if checkpoint is None else save
+        self._run_fit(population, kept, checkpoint_every, on_batch)
+        return self
+
+    def _run_fit(
+        self,
+        population: Population,
+        save: Callable[[], Any] | None = None,
+        every: float = 10.0,
+        on_batch: Callable[[Learner], Any] | None = None,
+    ) -> str | None:
+        """Learn and try what was learned, from wherever the fit stands; return why it ended."""
         logged = hasattr(population, "replay")
-        if not logged and self.n_interactions != "auto":
-            self._reserved = reserve(int(self.n_interactions))
+        if not logged:
+            self._reserve()
         if not logged and self.n_interactions_ == 0:
             self._begin_fit()
         # A log is read to its end: its answers cost nothing more.
         free = logged and self._limit_is_default()
         enough = (lambda: None) if free else self._enough
         limit = None if free else self._limit
-        self._run(
-            population, enough, checkpoint, checkpoint_every, on_batch, limit, tries=not logged
-        )
-        return self
+        self._run(population, enough, save, every, on_batch, limit, tries=not logged)
+        return self.stop_reason_
+
+    def _reserve(self) -> None:
+        """Keep part of a given budget for the trial at the end."""
+        if self.n_interactions != "auto":
+            self._reserved = reserve(int(self.n_interactions))
 
     @property
     def _allowed(self) -> int | str:
@@ -347,6 +368,13 @@ class Learner(ClusterMixin, BaseEstimator):
         if self.n_interactions == "auto":
             return "auto"
         return int(self.n_interactions) - self._reserved
+
+    def _spent(self, limit: int) -> str:
+        """Return why a fit ends that has asked as much as it may."""
+        limit += self._reserved
+        if self.n_interactions_ > limit:
+            return f"n_interactions={limit}, and {self.n_interactions_} were asked before"
+        return f"n_interactions={limit} reached"
 
     def _check_size(self, population: Any) -> None:
         """Raise if the population says that it has another number of entities."""
@@ -428,7 +456,7 @@ class Learner(ClusterMixin, BaseEstimator):
         self,
         population: Population,
         enough: Callable[[], str | None],
-        checkpoint: Any = None,
+        save: Callable[[], Any] | None = None,
         every: float = 10.0,
         on_batch: Callable[[Learner], Any] | None = None,
         limit: Callable[[], int] | None = None,
@@ -436,13 +464,11 @@ class Learner(ClusterMixin, BaseEstimator):
         tries: bool = False,
     ) -> None:
         self._check_size(population)
-        self.interrupted_, self.stop_reason_ = False, None
+        self.interrupted_, self.stop_reason_, saved = False, None, False
         try:
             with _interruptible() as interrupted:
-                reason = self._loop(
-                    population, enough, interrupted, checkpoint, every, on_batch, limit
-                )
-                early = reason in (CTRL_C, CALLBACK)
+                reason = self._loop(population, enough, interrupted, save, every, on_batch, limit)
+                early = reason in EARLY
                 if self.n_interactions_ and not self.n_answers_ and thoroughly and not early:
                     raise SilentPopulationError(
                         f"The population answered none of the {self.n_interactions_} questions."
@@ -450,21 +476,24 @@ class Learner(ClusterMixin, BaseEstimator):
                 if tries and not early and not self._concluded:
                     self._finish(thoroughly)
                     self._concluded = True
-                    reason = self._try_plans(population, interrupted, on_batch) or reason
+                    more = self._try_plans(population, interrupted, on_batch, save, every)
+                    reason = more or reason
+                    # A successor that was stopped can go on, from what it has saved.
+                    early = saved = not self._concluded
         except BaseException:
-            if checkpoint is not None and self.n_answers_:
-                self.save(checkpoint, population)
+            if save is not None and self.n_answers_:
+                save()
             raise
         self.interrupted_ = reason == CTRL_C
         self.stop_reason_ = reason
         # A run that ended early can be resumed as if it had not: nothing is concluded before.
-        if checkpoint is not None and early:
-            self.save(checkpoint, population)
+        if save is not None and early and not saved:
+            save()
         if not self._concluded:
             self._finish(thoroughly)
             self._concluded = thoroughly and not early
-        if checkpoint is not None and not early:
-            self.save(checkpoint, population)
+        if save is not None and not early:
+            save()
         if thoroughly and not early:
             for doubt in self._doubts():
                 warnings.warn(doubt, stacklevel=3)
@@ -474,6 +503,8 @@ class Learner(ClusterMixin, BaseEstimator):
         population: Population,
         interrupted: list[bool],
         on_batch: Callable[[Learner], Any] | None,
+        save: Callable[[], Any] | None,
+        every: float,
     ) -> str | None:
         """Ask what the learned plan costs, and the plain one; keep the cheaper.
 
@@ -519,7 +550,8 @@ class Learner(ClusterMixin, BaseEstimator):
         on_batch: Callable[[Learner], Any] | None,
     ) -> tuple[Tried, str | None]:
         """Ask about a plan; return what it has cost, and what has stopped it, if anything has."""
-        entities, stopped = self._draw_entities(n), None
+        entities = drawn_twice(self._draw_entities(n), int((self._weight > 0).sum()))
+        stopped = None
         paid = np.full(n, np.nan)
         for lo in range(0, n, TRIED_AT_ONCE):
             some = entities[lo : lo + TRIED_AT_ONCE]
@@ -540,9 +572,9 @@ class Learner(ClusterMixin, BaseEstimator):
         with torch.no_grad():
             obeying = self._cost.each(x, y[torch.from_numpy(plan.labels.clip(0))][:, None])
         control = obeying[:, 0].numpy()
-        mean = float(np.average(control, weights=self._weight))
-        who = entities[here]
-        return Tried(plan.name, *estimate(paid[here], control[who], mean, who)), stopped
+        shares, who = self._weight / self._weight.sum(), entities[here]
+        seen = estimate(paid[here], control[who], float(shares @ control), who, shares)
+        return Tried(plan.name, *seen), stopped
 
     def _finish(self, thoroughly: bool) -> None:
         with self._few_threads():
@@ -557,7 +589,7 @@ class Learner(ClusterMixin, BaseEstimator):
         population: Population,
         enough: Callable[[], str | None],
         interrupted: list[bool],
-        checkpoint: Any,
+        save: Callable[[], Any] | None,
         every: float,
         on_batch: Callable[[Learner], Any] | None,
         limit: Callable[[], int] | None,
@@ -589,8 +621,8 @@ class Learner(ClusterMixin, BaseEstimator):
                     f"The population answered none of the last {silent * n} questions; what was "
                     "learned before is kept."
                 )
-            if checkpoint is not None and monotonic() - saved >= every:
-                self.save(checkpoint, population)
+            if save is not None and monotonic() - saved >= every:
+                save()
                 saved = monotonic()
             if on_batch is not None and on_batch(self):
                 return CALLBACK
@@ -654,7 +686,7 @@ class Learner(ClusterMixin, BaseEstimator):
         Prescriptions
             Their answers may be told late, in any order, in parts, or never.
         """
-        self._check_started()
+        self._check_asks()
         if n is None:
             left = self._limit() - self.n_interactions_
             n = min(self._batch(), left) if left > 0 else self._batch()
@@ -691,7 +723,7 @@ class Learner(ClusterMixin, BaseEstimator):
         -------
         self
         """
-        self._check_started()
+        self._check_asks()
         if not isinstance(prescriptions, Prescriptions) or not isinstance(response, Response):
             raise ValueError(
                 "tell needs Prescriptions, as ask returns them, and a Response; got "
@@ -838,7 +870,7 @@ class Learner(ClusterMixin, BaseEstimator):
         ndarray of shape (m,)
             Their numbers.
         """
-        self._check_started()
+        self._check_asks()
         X = self._features(X)
         self._cost.check(X)
         weight = (
@@ -868,7 +900,7 @@ class Learner(ClusterMixin, BaseEstimator):
         -------
         self
         """
-        self._check_started()
+        self._check_asks()
         numbers = np.atleast_1d(np.asarray(entities))
         if numbers.dtype.kind not in "iu" or (numbers < 0).any() or (numbers >= len(self._X)).any():
             raise ValueError(f"Entity numbers go from 0 to {len(self._X) - 1}, got {entities!r}.")
@@ -895,6 +927,14 @@ class Learner(ClusterMixin, BaseEstimator):
         Path
         """
         self._check_started()
+        header, tensors = self._document()
+        header["population"] = (
+            population.state_dict() if hasattr(population, "state_dict") else None
+        )
+        return write_file(Path(path), tensors, KIND, header)
+
+    def _document(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """Return all of a learner's state, as a file holds it."""
         numbers, arrays = self._state()
         ledger, book = self._ledger.state()
         monitor, watched = self._monitor.state()
@@ -914,13 +954,12 @@ class Learner(ClusterMixin, BaseEstimator):
             "tried": [[one.name, list(one.estimate), one.error] for one in self.tried_],
             "kept": [self.kept_, self.believed_],
             "changes": [list(change) for change in self.changes_],
-            "population": population.state_dict() if hasattr(population, "state_dict") else None,
         }
         tensors = {"X": self._X, "weight": self._weight, "centers": self.cluster_centers_}
         tensors["labels"] = self.labels_
         for prefix, group in (("learner", arrays), ("ledger", book), ("monitor", watched)):
             tensors |= {f"{prefix}.{name}": value for name, value in group.items()}
-        return write_file(Path(path), tensors, KIND, header)
+        return header, tensors
 
     def resume(self, path: Any, population: Any = None) -> Learner:
         """Go on from a file that :meth:`save` wrote, in this process or another.
@@ -945,6 +984,7 @@ class Learner(ClusterMixin, BaseEstimator):
         before = self.__dict__.copy()
         try:
             with reading(path):
+                header["population"]  # must be there; the population takes it up later
                 self._take(tensors, header, path)
         except BaseException:
             self.__dict__.clear()
@@ -971,7 +1011,6 @@ class Learner(ClusterMixin, BaseEstimator):
         labels = expect(tensors, "labels", (n,), "i")
         if labels.min() < -1 or labels.max() >= self.n_clusters:
             raise ValueError("'labels' holds a cluster that does not exist")
-        header["population"]  # must be there; the population takes it up later
         groups: dict[str, dict[str, np.ndarray]] = {"learner": {}, "ledger": {}, "monitor": {}}
         for name, value in tensors.items():
             prefix, _, rest = name.partition(".")
@@ -996,6 +1035,10 @@ class Learner(ClusterMixin, BaseEstimator):
         self.stop_reason_, self.interrupted_ = header["ended"]
         self.tried_ = [Tried(name, Estimate(*e), error) for name, e, error in header["tried"]]
         self.kept_, self.believed_ = header["kept"]
+
+    def _check_asks(self) -> None:
+        """Raise unless there is something to ask, tell or change."""
+        self._check_started()
 
     def _check_started(self) -> None:
         if not hasattr(self, "_X"):

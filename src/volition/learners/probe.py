@@ -1,7 +1,9 @@
-"""Does behaviour depend on where the centres stand? Ask at two placements, and compare.
+"""Does behaviour depend on where the centres stand? Ask at random placements, and see.
 
-A table per entity assumes that it does not. If so, the shares of used centres for each prescribed
-one are the same at both placements, whatever the entities are like.
+A table per entity assumes that it does not. At a random placement any centre may stand anywhere.
+So if behaviour does not depend on it, neither those who obey nor what the others use goes with how
+near a centre is, whatever the entities are like. Placements are independent of each other: what
+goes together is summed for each of them, and the sums are compared with zero.
 """
 
 from __future__ import annotations
@@ -9,22 +11,30 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.stats import chi2
+import torch
+from scipy.stats import t
 
+from volition.costs import Cost
+from volition.population import IntArray
 from volition.validation import FloatArray
 
-#: share of a budget that is asked at the two placements, and questions at least and at most;
+#: share of a budget that is asked at random placements, and questions at least and at most;
 #: smaller budgets have no room for it
 SHARE, FEWEST, MOST = 0.05, 200, 1000
+#: questions about one placement, on average
+EACH = 12
 #: chance that behaviour which does not depend on the centres seems to
 FALSE_ALARM = 1e-3
+#: comparisons: obeying by nearness to the entity and to all entities; what is used instead, by
+#: nearness to the entity, to the prescribed centre and to all entities
+OBEYING, USING = 2, 3
 
 
 class Assumption(NamedTuple):
     """What came of the comparison."""
 
     n_answers: int
-    statistic: float
+    statistic: float  # the largest of several t statistics
     p_value: float
 
     @property
@@ -34,72 +44,118 @@ class Assumption(NamedTuple):
 
 
 class Probe:
-    """Two placements, and how often each centre was used there, by what was prescribed."""
+    """Random placements, and how what was done there goes with nearness.
 
-    def __init__(self, placements: FloatArray, n_questions: int) -> None:
-        self.placements = placements  # (2, K, d)
-        self.left = n_questions
-        self.half = -(-n_questions // 2)
-        K = placements.shape[1]
-        self.counts = np.zeros((2, K, K))
+    Parameters
+    ----------
+    placements : array of shape (P, K, d)
+        Placements, each with its centres in random order.
+    n_questions : int
+        Questions in all.
+    X : array of shape (n, d)
+        Entities.
+    cost : Cost
+    """
+
+    def __init__(self, placements: FloatArray, n_questions: int, X: FloatArray, cost: Cost) -> None:
+        self.placements = placements
+        self.n_questions = self.left = n_questions
+        self._X, self._cost = X, cost
+        P = len(placements)
+        #: sums over answers at each placement: nearness of the prescribed, the same of those who
+        #: obeyed, and of what the others used
+        self.sums = np.zeros((P, 2 * OBEYING + USING))
+        self.counts = np.zeros((P, 2))  # answers, and those who obeyed
 
     @staticmethod
     def size(budget: int) -> int:
-        """Return how many questions of a budget go to the two placements."""
+        """Return how many questions of a budget go to random placements."""
         n = min(MOST, int(SHARE * budget))
         return n if n >= FEWEST else 0
 
-    def next(self, n: int) -> FloatArray:
-        """Return the placement of the next n questions, which all have the same."""
-        first = self.left > self.half
-        self.left -= n
-        return self.placements[0 if first else 1]
+    @property
+    def _at(self) -> int:
+        """Number of the placement that is asked about."""
+        done = self.n_questions - self.left
+        return min(len(self.placements) - 1, done * len(self.placements) // self.n_questions)
 
     def room(self) -> int:
-        """Return how many questions are left at the placement that is asked about."""
-        return self.left - self.half if self.left > self.half else self.left
+        """Return how many questions are left about it."""
+        end = -(-(self._at + 1) * self.n_questions // len(self.placements))
+        return max(1, end - (self.n_questions - self.left))
 
-    def which(self, centers: FloatArray, m: int) -> Any:
-        """Return for each of m answers at which placement it was given, -1 for neither."""
-        Y = np.broadcast_to(centers, (m, *self.placements.shape[1:]))
-        here = [(one == Y).all((1, 2)) for one in self.placements]
-        return np.where(here[0], 0, np.where(here[1], 1, -1))
+    def next(self, n: int) -> FloatArray:
+        """Return the placement of the next n questions, which all have the same."""
+        number = self._at
+        self.left -= n
+        return self.placements[number]
 
-    def add(self, prescribed: Any, realized: Any, centers: FloatArray) -> None:
+    def add(
+        self, entities: IntArray, prescribed: IntArray, realized: IntArray, centers: FloatArray
+    ) -> None:
         """Take in answers; those at other centres are passed over."""
-        at = self.which(centers, len(prescribed))
-        mine = at >= 0
-        np.add.at(self.counts, (at[mine], prescribed[mine], realized[mine]), 1)
+        Y = np.broadcast_to(centers, (len(entities), *self.placements.shape[1:]))
+        for number, one in enumerate(self.placements):
+            rows = np.flatnonzero((one == Y).all((1, 2)))
+            if len(rows):
+                self._add(number, entities[rows], prescribed[rows], realized[rows])
+
+    def _add(self, number: int, i: IntArray, j: IntArray, k: IntArray) -> None:
+        y, rows = torch.from_numpy(self.placements[number]), np.arange(len(i))
+        x = torch.from_numpy(np.ascontiguousarray(self._X))
+        with torch.no_grad():
+            D = self._cost.pairwise(x[i], y).numpy()
+            among = np.broadcast_to(self._cost.pairwise(x, y).numpy().mean(0), D.shape)
+            apart = self._cost.pairwise(y, y).numpy()[j]
+        obeyed = j == k
+        near = np.stack([_standard(one)[rows, j] for one in (D, among)], axis=1)
+        others = np.ones(D.shape, dtype=bool)
+        others[rows, j] = False
+        used = np.stack([_standard(one, others)[rows, k] for one in (D, apart, among)], axis=1)
+        self.counts[number] += len(i), obeyed.sum()
+        self.sums[number] += np.concatenate(
+            [near.sum(0), near[obeyed].sum(0), used[~obeyed].sum(0)]
+        )
 
     def result(self) -> Assumption:
-        """Compare the placements.
+        """Compare the sums of all placements with zero.
 
         Examples
         --------
+        Three entities in four obey, and the others use the nearest centre:
+
         >>> import numpy as np
+        >>> from volition.costs import resolve_cost
         >>> from volition.learners.probe import Probe
-        >>> probe = Probe(np.zeros((2, 2, 1)), 0)
-        >>> probe.counts[:] = [[[30, 10], [10, 30]], [[10, 30], [30, 10]]]
+        >>> rng = np.random.default_rng(0)
+        >>> X = rng.random((100, 2))
+        >>> probe = Probe(rng.random((20, 3, 2)), 200, X, resolve_cost("sqeuclidean"))
+        >>> for Y in probe.placements:
+        ...     i, j = rng.integers(0, 100, 10), rng.integers(0, 3, 10)
+        ...     nearest = ((X[i][:, None] - Y) ** 2).sum(2).argmin(1)
+        ...     probe.add(i, j, np.where(rng.random(10) < 0.75, j, nearest), Y)
         >>> probe.result().failed
         True
         """
-        statistic, degrees = 0.0, 0
-        for j in range(self.counts.shape[1]):
-            table = self.counts[:, j]
-            table = table[:, table.sum(0) > 0]
-            rows, columns, total = table.sum(1), table.sum(0), table.sum()
-            if min(rows) == 0 or table.shape[1] < 2:
-                continue
-            expected = np.outer(rows, columns) / total
-            # Rare centres are taken together: the law is only right where some are expected.
-            rare = expected.min(0) < 5
-            if rare.any():
-                keep = ~rare
-                table = np.column_stack([table[:, keep], table[:, rare].sum(1)])
-                expected = np.column_stack([expected[:, keep], expected[:, rare].sum(1)])
-            if table.shape[1] < 2 or expected.min() < 1:
-                continue
-            statistic += float(((table - expected) ** 2 / expected).sum())
-            degrees += table.shape[1] - 1
-        p_value = float(chi2.sf(statistic, degrees)) if degrees else 1.0
-        return Assumption(int(self.counts.sum()), statistic, p_value)
+        answers, obeyed = self.counts.sum(0)
+        some = self.counts[:, 0] > 0
+        if some.sum() < 3:
+            return Assumption(int(answers), 0.0, 1.0)
+        all_near, near, used = np.split(self.sums[some], [OBEYING, 2 * OBEYING], axis=1)
+        sums = np.concatenate([near - obeyed / answers * all_near, used], axis=1)
+        P, spread = len(sums), sums.std(0, ddof=1)
+        found = np.abs(sums.mean(0)) / np.maximum(spread, 1e-300) * np.sqrt(P)
+        found = np.where(spread > 1e-12, found, 0.0)
+        largest = float(found.max())
+        # One of several comparisons is the largest by chance as well.
+        p_value = min(1.0, 2 * len(found) * float(t.sf(largest, P - 1)))
+        return Assumption(int(answers), largest, p_value)
+
+
+def _standard(values: FloatArray, among: Any = True) -> FloatArray:
+    """Return each row less its mean over some places, in its standard deviations there."""
+    where = np.broadcast_to(among, values.shape)
+    count = np.maximum(1, where.sum(1, keepdims=True))
+    off = values - (values * where).sum(1, keepdims=True) / count
+    spread = np.sqrt((off**2 * where).sum(1, keepdims=True) / count)
+    return np.divide(off, spread, out=np.zeros_like(off), where=spread > 0)

@@ -17,7 +17,10 @@ from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import cdist
 
 from volition.annealing import anneal
-from volition.autonomy import Autonomy, Chunk
+from volition.autonomy import Autonomy, Chunk, LoyalAutonomy
+from volition.choices import Choices
+from volition.choices.data import predicted
+from volition.choices.loyalty import fit_loyalty, loyalty_if_clear, shares_of_others
 from volition.learners.base import Learner
 from volition.learners.policy import draw, gibbs
 from volition.learners.trial import PLAIN
@@ -46,6 +49,8 @@ MOVED = 0.05
 WATCHED = 8
 #: rows that a model is asked about at a time
 ROWS = 16_384
+#: how often a model and the loyalty of entities are fitted in turns
+TURNS = 2
 
 
 class StagedLearner(Learner):
@@ -57,8 +62,12 @@ class StagedLearner(Learner):
     n_interactions: int | str
 
     @abstractmethod
-    def _fit_model(self) -> None:
-        """Fit ``model_`` to all answers."""
+    def _fit_model(self, kept: np.ndarray | None = None) -> None:
+        """Fit ``model_`` to all answers, or without those choices that are not ``kept``."""
+
+    @abstractmethod
+    def _observed(self) -> Choices | None:
+        """Return all choices that were seen; None where answers do not tell them."""
 
     def _begin_stages(self) -> Problem:
         """Set up the stages; return the problem of entities that obey."""
@@ -71,9 +80,13 @@ class StagedLearner(Learner):
         self._shown, self._exact = self.cluster_centers_, False
         self._finished: str | None = None
         self.model_ = None
+        self._loyalty: FloatArray | None = None
         return base
 
     def _admit(self, first: int) -> None:
+        if self._loyalty is not None and self._unattached is not None:
+            self._loyalty = self._loyalty_of(len(self._X), first)
+            self.model_ = LoyalAutonomy(self._unattached, self._loyalty)
         self._range = float(np.ptp(self._X[self._weight > 0], axis=0).max()) or 1.0
         self._relabel()
 
@@ -83,7 +96,7 @@ class StagedLearner(Learner):
         limit = self._limit()
         if self.n_interactions_ < limit:
             return None
-        return f"n_interactions={limit + self._reserved} reached"
+        return self._spent(limit)
 
     def _limit_is_default(self) -> bool:
         return self.n_interactions == "auto"
@@ -185,10 +198,59 @@ class StagedLearner(Learner):
     def _explore(self) -> None:
         """End a stage: fit the model to all answers, and search for centres on it."""
         self._fit_model()
+        self._fit_loyalty()
         self._move_to(self._search())
+
+    def _fit_loyalty(self) -> None:
+        """Find out which entities use a centre of their own, whatever they are told.
+
+        The model is then of the other choices, and the two are fitted in turns: choices are left
+        out as likely as they are ones of loyalty.
+        """
+        self._loyalty = None
+        choices = self._observed()
+        if choices is None or self.model_ is None:
+            return
+        n, rng = len(self._X), np.random.default_rng(0)
+        p = self._likelihood(choices)
+        found = loyalty_if_clear(choices, p, n)
+        if found is None:
+            return
+        for _ in range(TURNS):
+            self._fit_model(rng.random(len(p)) < shares_of_others(choices, p, found))
+            p = self._likelihood(choices)
+            found = fit_loyalty(choices, p, n)
+        self._loyalty = found
+        self.model_ = LoyalAutonomy(self.model_, found)
+
+    def _likelihood(self, choices: Choices) -> FloatArray:
+        """Return how likely each choice was by the model, (m,)."""
+        assert self.model_ is not None
+        p = predicted(self.model_, self._X, choices, self._cost)
+        return p[np.arange(len(p)), choices.realized]
+
+    def _loyalty_of(self, n: int, known: int = 0) -> FloatArray:
+        """Return the loyalty of n entities: those known, and for the others the mean."""
+        assert self._loyalty is not None
+        mean = self._loyalty.mean() * np.ones((n - known, self.n_clusters))
+        return np.concatenate([self._loyalty[:known], mean])
+
+    @property
+    def _unattached(self) -> Autonomy | None:
+        """The model of choices that are not ones of loyalty."""
+        model = self.model_
+        return model.others if isinstance(model, LoyalAutonomy) else model
+
+    def _with_loyalty(self, model: Autonomy) -> Autonomy:
+        """Return a model of the other choices together with loyalty as it was found."""
+        return model if self._loyalty is None else LoyalAutonomy(model, self._loyalty)
 
     def _search(self) -> FloatArray:
         """Return the best centres for the model."""
+        return self._run_portfolio()
+
+    def _run_portfolio(self, **more: Any) -> FloatArray:
+        """Return the best centres for the model; ``more`` says how hard to search."""
         assert self.model_ is not None
         seed = np.random.RandomState(int(self._rng.integers(2**31)))
         # The first stage only finds out where to ask next; the second may be the last; later ones
@@ -199,6 +261,7 @@ class StagedLearner(Learner):
             effort = {"n_init": 1, "n_improved": 0}
         elif self._stage > 1:
             effort = {"n_init": 1, "n_improved": 1, "given": [self.cluster_centers_]}
+        effort |= more
         search = Search(self._problem(self.model_), self.n_clusters, seed, **effort)
         return search.run().centers
 
@@ -278,6 +341,8 @@ class StagedLearner(Learner):
         model = self.model_
         if model is not None and rows is not None:
             model = model.subset(rows)
+        elif isinstance(model, LoyalAutonomy):
+            model = LoyalAutonomy(model.others, self._loyalty_of(len(X)))
         if model is not None:
             model.check(self.n_clusters, len(X))
         return Problem(X, cost=self._cost, autonomy=model)

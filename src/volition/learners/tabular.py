@@ -10,7 +10,9 @@ Counts of one entity are blended with everybody's, by as much as entities turn o
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,14 +20,15 @@ import torch
 
 from volition.annealing import anneal
 from volition.autonomy import RowAutonomy
-from volition.learners.base import Learner
+from volition.learners.base import EARLY, Learner
+from volition.learners.choice import ChoiceClustering
 from volition.learners.ledger import Asked
 from volition.learners.monitor import Change
 from volition.learners.policy import draw
-from volition.learners.probe import Assumption, Probe
+from volition.learners.probe import EACH, Assumption, Probe
 from volition.learners.trial import PLAIN
 from volition.phase import first_beta
-from volition.population import IntArray
+from volition.population import IntArray, Population
 from volition.problem import Problem
 from volition.schedules import Geometric
 from volition.solvers import Gradient
@@ -41,6 +44,8 @@ GROWTH = 1.5
 MOVED = 0.2
 #: largest table of counts, in numbers
 MOST_NUMBERS = 200_000_000
+#: what arrays of a successor are called in a file
+HEIR = "successor/"
 
 
 @dataclass(frozen=True)
@@ -123,9 +128,10 @@ class TabularClustering(Learner):
     changes_ : list of Change
         When behaviour is believed to have changed, and what shows it.
     assumption_ : Assumption or None
-        Whether behaviour depends on where the centres stand, by answers at two placements, which a
-        fit with 4,000 questions or more asks for first. Then the table is wrong, and a warning
-        says so.
+        Whether behaviour depends on where the centres stand, by answers at random placements, which
+        a fit with 4,000 questions or more asks for first.
+    successor_ : ChoiceClustering or None
+        The learner that took over where that is so: a table would be wrong. A warning says it.
     tried_, kept_ : list of Tried, str
         What the learned plan and the plain one have cost at the end of a fit, and which is kept.
     stop_reason_ : str or None
@@ -231,6 +237,7 @@ class TabularClustering(Learner):
         self._since_step = 0
         self._probe: Probe | None = None
         self.assumption_: Assumption | None = None
+        self.successor_: ChoiceClustering | None = None
         self._relabel()
 
     def _begin_fit(self) -> None:
@@ -239,9 +246,13 @@ class TabularClustering(Learner):
         distinct = np.unique(self._X[here], axis=0)
         if n == 0 or self.n_clusters < 2 or len(distinct) < 2 * self.n_clusters:
             return
-        picked = self._rng.permutation(len(distinct))[: 2 * self.n_clusters]
-        shape = (2, self.n_clusters, self._X.shape[1])
-        self._probe = Probe(distinct[picked].reshape(shape), n)
+        placements = np.stack(
+            [
+                distinct[self._rng.permutation(len(distinct))[: self.n_clusters]]
+                for _ in range(n // EACH)
+            ]
+        )
+        self._probe = Probe(placements, n, self._X, self._cost)
 
     @property
     def _by_choices(self) -> bool:
@@ -310,10 +321,11 @@ class TabularClustering(Learner):
     def regret(self) -> float:
         """Return by what share prescribing by what is known may cost more than knowing all.
 
-        It is an expectation over what the truth may be, given the answers so far.
+        It is an expectation over what the truth may be, given the answers so far. NaN with
+        ``estimate="costs"``, and where a successor has taken over.
         """
         self._check_started()
-        if not self._by_choices:
+        if not self._by_choices or self.successor_ is not None:
             return math.nan
         D = self._distances()
         weight = np.exp(self._evidence - self._evidence.max())
@@ -373,7 +385,7 @@ class TabularClustering(Learner):
     ) -> None:
         assert realized is not None
         if self._probe is not None and self.assumption_ is None:
-            self._probe.add(asked.prescribed, realized, centers)
+            self._probe.add(asked.entities, asked.prescribed, realized, centers)
             if self._probe.left <= 0 and self.assumption_ is None:
                 self.assumption_ = self._probe.result()
         if self._by_choices:
@@ -525,17 +537,92 @@ class TabularClustering(Learner):
         # At two placements in turn, shares say nothing of changes in time.
         return self._probe is None or self.assumption_ is not None
 
+    @property
+    def _assumes_wrongly(self) -> bool:
+        return self.assumption_ is not None and self.assumption_.failed
+
     def _doubts(self) -> list[str]:
-        found = super()._doubts()
-        if self.assumption_ is not None and self.assumption_.failed:
-            found.insert(
-                0,
-                "Behaviour depends on where the centres stand: at two placements entities chose "
-                f"differently (chance {self.assumption_.p_value:.1g}, "
-                f"{self.assumption_.n_answers} answers). A table per entity cannot learn that; use "
-                "ChoiceClustering.",
+        if self.successor_ is None or self.assumption_ is None:
+            return super()._doubts()
+        return [
+            "Behaviour depends on where the centres stand: at random placements it went with how "
+            f"near the centres were (chance {self.assumption_.p_value:.1g}, "
+            f"{self.assumption_.n_answers} answers). A table per entity cannot learn that, so "
+            "ChoiceClustering has learned instead: see successor_."
+        ]  # what else is to be doubted, the successor has said
+
+    def _try_plans(
+        self,
+        population: Population,
+        interrupted: list[bool],
+        on_batch: Callable[[Learner], Any] | None,
+        save: Callable[[], Any] | None,
+        every: float,
+    ) -> str | None:
+        if not self._assumes_wrongly:
+            return super()._try_plans(population, interrupted, on_batch, save, every)
+        return self._hand_over(population, on_batch, save, every)
+
+    def _hand_over(
+        self,
+        population: Population,
+        on_batch: Callable[[Learner], Any] | None,
+        save: Callable[[], Any] | None,
+        every: float,
+    ) -> str | None:
+        """Let a learner whose model has the centres in it use what is left of the budget."""
+        if self.successor_ is None:
+            left: int | str = "auto"
+            if self.n_interactions != "auto":
+                left = int(self.n_interactions) - self.n_interactions_
+            seed = int(self._rng.integers(2**31))
+            heir = ChoiceClustering(
+                self.n_clusters, metric=self._cost, n_interactions=left, random_state=seed
             )
-        return found
+            heir.start(self._X, self._weight)
+            self._handed_at = self.n_interactions_, self.n_answers_
+            self.successor_ = heir
+
+        def follow(heir: Learner) -> Any:
+            self._follow()
+            return on_batch is not None and on_batch(self)
+
+        def save_both() -> None:
+            self._follow()
+            if save is not None:
+                save()
+
+        self._concluded = False
+        kept = None if save is None else save_both
+        reason = self.successor_._run_fit(population, kept, every, follow)
+        self._concluded = reason not in EARLY
+        self._follow()
+        spent = self.n_interactions != "auto" and self.n_interactions_ >= int(self.n_interactions)
+        return self._spent(int(self._allowed)) if spent and self._concluded else reason
+
+    def _follow(self) -> None:
+        """Take over how far the successor is."""
+        heir, (asked, answered) = self.successor_, self._handed_at
+        assert heir is not None
+        self.n_interactions_ = asked + heir.n_interactions_
+        self.n_answers_ = answered + heir.n_answers_
+        self.cluster_centers_, self.labels_ = heir.cluster_centers_, heir.labels_
+        self.distortion_, self.beta_ = heir.distortion_, heir.beta_
+        self.tried_, self.kept_, self.believed_ = heir.tried_, heir.kept_, heir.believed_
+        mine = [line for line in self.history_ if line["interactions"] <= asked]
+        self.history_ = mine + [
+            line
+            | {"interactions": line["interactions"] + asked, "answers": line["answers"] + answered}
+            for line in heir.history_
+        ]
+
+    def _check_asks(self) -> None:
+        super()._check_asks()
+        if self.successor_ is not None:
+            raise ValueError(
+                "Behaviour depends on where the centres stand, and ChoiceClustering has taken "
+                "over: go on with the learner in successor_."
+            )
 
     def _recost(self, entities: IntArray, realized: IntArray) -> FloatArray:
         """Return the costs of past answers at the centres as they stand."""
@@ -548,8 +635,10 @@ class TabularClustering(Learner):
         self.distortion_ = float(self._weight @ q.min(1) / max(self._weight.sum(), 1e-300))
 
     def _enough(self) -> str | None:
+        if self._assumes_wrongly:
+            return "behaviour depends on where the centres stand"
         if self.n_interactions_ >= self._budget:
-            return f"n_interactions={self._budget + self._reserved} reached"
+            return self._spent(self._budget)
         if not self._by_choices or self.n_answers_ < self._next_check:
             return None
         if self.regret() < self.tol:
@@ -564,6 +653,9 @@ class TabularClustering(Learner):
         return self._budget
 
     def _conclude(self, thoroughly: bool) -> None:
+        if self.successor_ is not None:
+            self._follow()
+            return
         if self._by_choices and self.n_answers_ and thoroughly:
             self._anneal(float(self._table.sum()) / self._unit)
         self._relabel()
@@ -571,6 +663,8 @@ class TabularClustering(Learner):
     def expected_costs(self) -> FloatArray:
         """Return what is known about the expected cost of prescribing j to i, shape (n, K)."""
         self._check_started()
+        if self.successor_ is not None:
+            return self.successor_.expected_costs()
         return self._expected(slice(None), self._distances())
 
     def predict(self, X: Any) -> IntArray:
@@ -587,6 +681,8 @@ class TabularClustering(Learner):
         ndarray of shape (m,)
         """
         self._check_started()
+        if self.successor_ is not None:
+            return self.successor_.predict(X)
         x, y = torch.from_numpy(self._features(X)), torch.from_numpy(self.cluster_centers_)
         with torch.no_grad():
             D = self._cost.pairwise(x, y).numpy()
@@ -596,6 +692,15 @@ class TabularClustering(Learner):
     # -- interruption -----------------------------------------------------------------------------
 
     def _state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        numbers, arrays = self._own_state()
+        numbers["successor"] = None
+        if self.successor_ is not None:
+            numbers["handed_at"] = list(self._handed_at)
+            numbers["successor"], theirs = self.successor_._document()
+            arrays |= {f"{HEIR}{name}": value for name, value in theirs.items()}
+        return numbers, arrays
+
+    def _own_state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         numbers: dict[str, Any] = {
             "estimate": self.estimate,
             "unit": self._unit,
@@ -603,12 +708,16 @@ class TabularClustering(Learner):
             "beta": self.beta_,
             "betas": list(self._betas),
             "scale": self._scale,
-            "probe_left": None if self._probe is None else [self._probe.left, self._probe.half],
+            "probe_left": self._probe and [self._probe.left, self._probe.n_questions],
             "assumption": self.assumption_ and list(self.assumption_),
         }
         probed = {}
         if self._probe is not None:
-            probed = {"placements": self._probe.placements, "probed": self._probe.counts}
+            probed = {
+                "placements": self._probe.placements,
+                "probe_sums": self._probe.sums,
+                "probe_counts": self._probe.counts,
+            }
         if self._by_choices:
             numbers |= {"solved": self._solved, "next_check": self._next_check}
             return numbers, {"table": self._table, "evidence": self._evidence, **probed}
@@ -623,6 +732,13 @@ class TabularClustering(Learner):
             )
 
     def _restore(self, numbers: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+        theirs = {k: arrays.pop(k) for k in list(arrays) if k.startswith(HEIR)}
+        if numbers["successor"] is not None:
+            header, self._handed_at = numbers["successor"], tuple(numbers["handed_at"])
+            params = ChoiceClustering._params_from(header["params"]) | {"metric": self._cost}
+            self.successor_ = ChoiceClustering(**params)
+            tensors = {k.removeprefix(HEIR): v for k, v in theirs.items()}
+            self.successor_._take(tensors, header, Path("the file"))
         self._scale = numbers["scale"]
         self._unit, self._since_step = numbers["unit"], numbers["since_step"]
         self.beta_, self._betas = numbers["beta"], tuple(numbers["betas"])
@@ -633,8 +749,11 @@ class TabularClustering(Learner):
         if numbers["assumption"] is not None:
             self.assumption_ = Assumption(*numbers["assumption"])
         if numbers["probe_left"] is not None:
-            self._probe = Probe(arrays.pop("placements"), 0)
-            self._probe.left, self._probe.half = numbers["probe_left"]
-            self._probe.counts = arrays.pop("probed")
+            left, n_questions = numbers["probe_left"]
+            self._probe = Probe(arrays.pop("placements"), n_questions, self._X, self._cost)
+            self._probe.left = left
+            self._probe.sums, self._probe.counts = (
+                arrays.pop(name) for name in ("probe_sums", "probe_counts")
+            )
         for name, value in arrays.items():
             setattr(self, f"_{name}", value)

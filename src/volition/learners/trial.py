@@ -34,8 +34,12 @@ CLEARLY = float(norm.ppf(0.95))
 FAR_OFF, FAR_OFF_SHARE = 2.6, 0.01
 #: answers below which rare dear ones may be missing by chance, so that nothing is doubted
 FEWEST_TO_DOUBT = 100
-#: answers for each entity from which on chance within entities can be told from the rest
-OFTEN = 2.0
+#: answers for each entity from which on all are asked more than once, and entities for each
+#: answer from which on it does not matter that they are not endless
+OFTEN, MANY = 2.0, 4.0
+#: share of questions that are about an entity which another one is about too, and how many are
+#: needed to tell chance within entities from the rest
+TWICE, FEWEST_TWICE = 1 / 6, 30
 LEARNED, PLAIN = "learned", "k-means"
 
 
@@ -72,8 +76,25 @@ def plain_plan(X: FloatArray, weight: FloatArray, cost: Any, K: int, seed: int) 
     return Plan(PLAIN, centers, Problem(X, cost=cost).labels(centers))
 
 
+def drawn_twice(entities: IntArray, n_entities: int) -> IntArray:
+    """Return questions of which some are about the same entity as another one.
+
+    Only they tell how much an entity's answers differ by chance. That is of use where a good part
+    of all entities is asked: the rest of the spread then matters less.
+    """
+    n = len(entities)
+    if not n_entities / MANY < n < OFTEN * n_entities:
+        return entities
+    again = int(TWICE * n)
+    return np.concatenate([entities[: n - again], entities[:again]])
+
+
 def estimate(
-    paid: FloatArray, control: FloatArray, mean_control: float, who: Any = None
+    paid: FloatArray,
+    control: FloatArray,
+    mean_control: float,
+    who: Any = None,
+    shares: FloatArray | None = None,
 ) -> tuple[Estimate, float]:
     """Return the mean cost, and its standard error, helped by something that goes with cost.
 
@@ -86,8 +107,10 @@ def estimate(
     mean_control : float
         Its mean over all entities. Who happens to be asked then matters less.
     who : array of shape (m,), optional
-        Entities. If all were asked about equally often, and more than once, only chance within an
-        entity is left.
+        Entities. If enough were asked about more than once, chance within an entity is told from
+        differences between entities, which matter only as far as not all were asked alike.
+    shares : array of shape (n,), optional
+        Shares of all entities in the mean; needed with ``who``.
 
     Examples
     --------
@@ -106,16 +129,17 @@ def estimate(
     slope = float(off @ paid) / spread if spread > 0 else 0.0
     left = paid - paid.mean() - slope * off
     value = float(paid.mean()) + slope * (mean_control - float(control.mean()))
-    variance = float(left @ left) / max(1, m - 2)
-    if who is not None:
+    total = float(left @ left) / max(1, m - 2)
+    variance = total / m
+    if who is not None and shares is not None:
         _, each, often = np.unique(who, return_inverse=True, return_counts=True)
-        if m >= OFTEN * len(often):
-            within = left - (np.bincount(each, left) / often)[each]
-            inside = float(within @ within) / (m - len(often))
-            # Some were asked once more than others: that much of the rest is left to chance.
-            rest = max(0.0, variance - inside) * float(((often / m - 1 / len(often)) ** 2).sum())
-            variance = inside + m * rest
-    error = math.sqrt(variance / m)
+        more = m - len(often)
+        if more >= FEWEST_TWICE:
+            apart = left - (np.bincount(each, left) / often)[each]
+            within = min(total, float(apart @ apart) / more)
+            uneven = np.bincount(who, minlength=len(shares)) / m - shares
+            variance = within / m + (total - within) * float(uneven @ uneven)
+    error = math.sqrt(variance)
     half = float(t.ppf(0.975, max(1, m - 2))) * error
     low = max(value - half, min(0.0, value)) if paid.min() >= 0 else value - half
     return Estimate(value, low, value + half, m), error

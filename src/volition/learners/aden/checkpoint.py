@@ -49,6 +49,8 @@ def state_of(learner: ADENClustering) -> tuple[dict[str, Any], dict[str, np.ndar
     }
     if learner._cheapest.centers is not None:
         arrays["cheapest"] = learner._cheapest.centers
+    if learner._loyalty is not None:
+        arrays["loyalty"] = learner._loyalty
     if learner._logits is not None:
         arrays["linear"] = learner._logits.linear
     if learner._recipe.ema > 0:
@@ -56,10 +58,10 @@ def state_of(learner: ADENClustering) -> tuple[dict[str, Any], dict[str, np.ndar
     if learner._trainer is not None:
         numbers |= {"steps": learner._trainer.n_steps, "trained": learner._trained}
         numbers["size"] = vars(learner._trainer.network.size)
-        numbers["networked"] = isinstance(learner.model_, NetworkAutonomy)
+        numbers["networked"] = isinstance(learner._unattached, NetworkAutonomy)
         arrays |= {f"trainer.{k}": v for k, v in learner._trainer.state().items()}
         if numbers["networked"]:
-            frozen = learner.model_.network.state_dict()  # type: ignore[union-attr]
+            frozen = learner._unattached.network.state_dict()  # type: ignore[union-attr]
             arrays |= {f"model.{k}": v.cpu().numpy() for k, v in frozen.items()}
     arrays |= {f"replay.{k}": v for k, v in learner._replay.state().items()}
     return numbers, arrays
@@ -103,3 +105,6 @@ def restore(
                 {name: torch.from_numpy(value) for name, value in groups["model"].items()}
             )
             learner.model_ = NetworkAutonomy(frozen, learner._units)
+    learner._loyalty = arrays.get("loyalty")
+    if learner.model_ is not None:
+        learner.model_ = learner._with_loyalty(learner.model_)

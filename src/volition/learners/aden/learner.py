@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from volition.autonomy import Autonomy
+from volition.choices import Choices
 from volition.learners.aden.annealed import (
     averaged,
     blended,
@@ -292,7 +293,7 @@ class ADENClustering(WatchfulLearner):
     @property
     def transferred_(self) -> bool:
         """Whether what is known rests on a network that was given."""
-        return self._transferred and isinstance(self.model_, NetworkAutonomy)
+        return self._transferred and isinstance(self._unattached, NetworkAutonomy)
 
     def _model_from_network(self) -> None:
         assert self._trainer is not None
@@ -552,9 +553,38 @@ class ADENClustering(WatchfulLearner):
 
     # -- choices: fit, then search ----------------------------------------------------------------
 
-    def _fit_model(self) -> None:
+    def _decoded(self) -> tuple[Batch, Any]:
+        """Return all answers, and where those are that tell which centre was used."""
+        batch = self._replay.take(np.arange(self._replay.n_groups))
+        return batch, np.nonzero(batch.valid & (batch.matches.sum(2) == 1))
+
+    def _observed(self) -> Choices | None:
+        if self.head_ != "choices":
+            return None
+        batch, rows = self._decoded()
+        used = batch.matches[rows].argmax(1)
+        return Choices(batch.entities[rows], batch.prescribed[rows], used, rows[0], batch.centers)
+
+    def _lessons_without(self, kept: np.ndarray) -> Lessons:
+        """Return what is to be learned if some decoded choices are left out."""
+        batch, rows = self._decoded()
+        told = batch.valid.copy()
+        told[rows] = kept
+        group, place = np.nonzero(told)
+        replay = Replay(
+            self.n_clusters, self._X.shape[1], self._recipe.n_samples, self._replay.capacity
+        )
+        at = (group, place)
+        replay.add(
+            batch.centers[group], batch.entities[at], batch.prescribed[at], batch.target[at],
+            batch.matches[at],
+        )  # fmt: skip
+        return self._lessons._replace(replay=replay)
+
+    def _fit_model(self, kept: np.ndarray | None = None) -> None:
         """Fit choices to all answers: linear logits, and the network if it explains more."""
-        groups, lessons = np.arange(self._replay.n_groups), self._lessons
+        lessons = self._lessons if kept is None else self._lessons_without(kept)
+        groups = np.arange(lessons.replay.n_groups)
         held = groups % HELD_OUT == HELD_OUT - 1
         if self.head_ == "served":
             self._fit_served(held)
@@ -566,7 +596,7 @@ class ADENClustering(WatchfulLearner):
             self._logits = LogitFit(np.zeros(4), 0.0)
         else:
             self._logits = fit_logits(lessons(groups[~held], torch.float64), start)
-        accepted = self.n_clusters > 1 and held.sum() >= 4 and self._train_choices(groups, held)
+        accepted = self.n_clusters > 1 and held.sum() >= 4 and self._train_choices(lessons, held)
         if self.n_clusters > 1 and not accepted:
             self._logits = fit_logits(lessons(groups, torch.float64), self._logits.linear)
         assert self._trainer is not None
@@ -586,10 +616,10 @@ class ADENClustering(WatchfulLearner):
         assert self._logits is not None
         found = self.model_
         # The portfolio is too much for a network: it runs on the linear part.
-        self.model_ = self._logits.autonomy(self._units)
+        self.model_ = self._with_loyalty(self._logits.autonomy(self._units))
         Y = super()._search()
         self.model_ = found
-        return self._search_on_network(Y) if isinstance(found, NetworkAutonomy) else Y
+        return self._search_on_network(Y) if isinstance(self._unattached, NetworkAutonomy) else Y
 
     def _searched(self) -> Autonomy:
         return self._wary if self.head_ == "served" else super()._searched()
@@ -634,19 +664,19 @@ class ADENClustering(WatchfulLearner):
             self._decide("costs")
         return False
 
-    def _train_choices(self, groups: IntArray, held: np.ndarray) -> bool:
+    def _train_choices(self, lessons: Lessons, held: np.ndarray) -> bool:
         """Train what linear logits leave unexplained; say whether that helps with others."""
         assert self._trainer is not None
         assert self._logits is not None
         network = self._trainer.network
-        judges, pool = self._lessons(groups[held]), groups[~held]
+        judges, pool = lessons(np.flatnonzero(held)), np.flatnonzero(~held)
         told = judges.valid & judges.matches.any(2)
         blank = ADENetwork(network.n_features, network.size, "choices").to(self._device)
         for candidate in (blank, network) if not self._trained else (blank,):
             with torch.no_grad():
                 candidate.linear.copy_(torch.from_numpy(self._logits.linear))
         plain = judged(blank, judges)[told]
-        best = self._train_on(network, pool, judges)
+        best = self._train_on(network, pool, judges, lessons=lessons)
         self._trained = helps = clearly_better(best, plain)
         if not helps:
             network.load_state_dict(blank.state_dict())
@@ -654,11 +684,17 @@ class ADENClustering(WatchfulLearner):
         return helps
 
     def _train_on(
-        self, network: ADENetwork, pool: IntArray, judges: Any, gently: float = 1.0
+        self,
+        network: ADENetwork,
+        pool: IntArray,
+        judges: Any,
+        gently: float = 1.0,
+        lessons: Lessons | None = None,
     ) -> torch.Tensor:
         """Train while it helps with the judges' answers; return what they cost then."""
         trainer, n_groups = self._new_trainer(network), self._recipe.n_layouts
-        return train_while_better(trainer, self._lessons, pool, judges, n_groups, self._rng, gently)
+        lessons = self._lessons if lessons is None else lessons
+        return train_while_better(trainer, lessons, pool, judges, n_groups, self._rng, gently)
 
     # -- service: costs that only the population knows, and choices by them ----------------------
 

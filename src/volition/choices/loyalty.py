@@ -1,0 +1,108 @@
+"""Entities that use a centre of their own, whatever is prescribed: who they are, and how often.
+
+A model of choices sees an entity by its features. What single entities are loyal to is not in
+them; it shows only in what the same entity does again and again. Each entity is taken to be loyal
+to one centre, with a probability of its own, possibly zero. How many entities have which
+probability is estimated from all of them; what one of them is loyal to follows by Bayes' rule.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.special import logsumexp
+
+from volition.choices.data import Choices
+from volition.choices.fit import clearly_better
+from volition.validation import FloatArray
+
+#: probabilities of loyalty that are told apart
+LEVELS = np.array([0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.97])
+#: steps by which the shares of entities at each level are estimated
+STEPS = 200
+#: one choice in so many is held out when loyalty is judged
+HELD_OUT = 5
+#: choices of one entity, on average, below which loyalty cannot be told from chance
+FEWEST = 2.0
+#: numbers in a table, at most
+MOST_NUMBERS = 60_000_000
+
+
+def fit_loyalty(choices: Choices, p: FloatArray, n: int) -> FloatArray:
+    """Estimate what entities use without regard to prescriptions.
+
+    Parameters
+    ----------
+    choices : Choices
+    p : array of shape (m,)
+        How likely each choice is to those who are not loyal to anything.
+    n : int
+        Number of entities.
+
+    Returns
+    -------
+    ndarray of shape (n, K)
+        Probability that i uses k whatever it is told, as expected from its choices. Entities
+        without any have the mean of all.
+
+    Examples
+    --------
+    Half of the entities always come to centre 1, the others choose by lot:
+
+    >>> import numpy as np
+    >>> from volition.choices import Choices
+    >>> from volition.choices.loyalty import fit_loyalty
+    >>> rng = np.random.default_rng(0)
+    >>> who = np.repeat(np.arange(40), 25)
+    >>> used = np.where(who < 20, 1, rng.integers(0, 3, 1000))
+    >>> layouts, none = np.zeros((1, 3, 1)), np.zeros(1000, dtype=int)
+    >>> found = fit_loyalty(Choices(who, none, used, none, layouts), np.full(1000, 1 / 3), 40)
+    >>> bool(found[:20, 1].min() > 0.8), bool(found[20:].sum(1).max() < 0.4)
+    (True, True)
+    """
+    K = choices.n_clusters
+    seen, who = np.unique(choices.entities, return_inverse=True)
+    p = np.maximum(p, 1e-300)[:, None]
+    # Log-likelihood of (level, favourite), from what it would be without loyalty to this centre.
+    free = np.log((1 - LEVELS) * p)
+    gain = np.zeros((len(seen), K, len(LEVELS)))
+    np.add.at(gain, (who, choices.realized), np.log((1 - LEVELS) * p + LEVELS) - free)
+    base = np.zeros((len(seen), 1, len(LEVELS)))
+    np.add.at(base[:, 0], who, free)
+    likely = base + gain
+    likely -= likely.max((1, 2), keepdims=True)
+    shares = np.full(len(LEVELS), 1 / len(LEVELS))
+    for _ in range(STEPS):
+        posterior = likely + np.log(np.maximum(shares, 1e-300) / K)
+        posterior = np.exp(posterior - logsumexp(posterior, axis=(1, 2), keepdims=True))
+        shares = posterior.sum((0, 1)) / len(seen)
+    loyalty = np.tile(float(shares @ LEVELS) / K, (n, K))
+    loyalty[seen] = posterior @ LEVELS
+    return loyalty
+
+
+def shares_of_others(choices: Choices, p: FloatArray, loyalty: FloatArray) -> FloatArray:
+    """Return how likely it is of each choice, (m,), that it was not one of loyalty."""
+    mine = loyalty[choices.entities]
+    free = (1 - mine.sum(1)) * p
+    both = free + mine[np.arange(len(p)), choices.realized]
+    return free / np.maximum(both, 1e-300)
+
+
+def loyalty_if_clear(choices: Choices, p: FloatArray, n: int) -> FloatArray | None:
+    """Return loyalty as `fit_loyalty` does, or None unless it makes other choices clearly likelier.
+
+    It is judged by choices of the same entities that were held out.
+    """
+    numbers = n * choices.n_clusters * len(LEVELS)
+    few = len(p) < max(HELD_OUT, FEWEST * len(np.unique(choices.entities)))
+    if choices.n_clusters == 1 or few or numbers > MOST_NUMBERS:
+        return None
+    held = np.random.default_rng(0).permutation(np.arange(len(p)) % HELD_OUT) == 0
+    found = fit_loyalty(choices.take(~held), p[~held], n)
+    judges = choices.take(held)
+    mine = found[judges.entities]
+    new = (1 - mine.sum(1)) * p[held] + mine[np.arange(len(mine)), judges.realized]
+    new, old = (np.log(np.maximum(values, 1e-300)) for values in (new, p[held]))
+    if not clearly_better(new, old, judges.entities):
+        return None
+    return fit_loyalty(choices, p, n)

@@ -1,0 +1,271 @@
+"""Does what an entity does depend on the rows before it: its own, or those of others?
+
+A plan that tells an entity the same every time makes other sequences than a log of mixed
+prescriptions, and other crowds. Where choices depend on what came before, costs that were seen in
+the log are those of its own sequences, and no weighting makes them those of another plan.
+
+Traits of an entity that never change (a favourite, a strong will) are no memory. Answers of one
+entity to one prescription may then be exchanged with each other, whatever the traits are: so what
+was seen is compared with what is seen after such exchanges at random. No model is needed for that.
+Days are: each answer is taken against the mean of its part of the log, so that a centre that is
+closed for a while is no memory of anybody's.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from scipy.stats import chi2, norm
+from scipy.stats import f as fisher
+
+from volition.choices.data import PARTS, Choices
+from volition.validation import FloatArray
+
+#: random exchanges that a statistic is compared with
+EXCHANGES = 600
+#: numbers that all exchanges may move, at most; beyond, some entities are looked at
+MOST_MOVED = 400_000_000
+#: rows that a prescribed centre has in a part of the log, on average
+ROWS_PER_PART = 20
+#: how often entities and parts of the log are taken out in turn
+ROUNDS = 30
+#: variance that a sum needs, at least, to be as good as normal
+FEWEST_EVENTS = 2.0
+#: rows before a row in which the crowd at a centre is counted
+WINDOWS, USUAL = (10, 30, 100), 400
+#: rows that a check of crowds needs
+FEWEST_ROWS = 500
+
+
+def _parts(choices: Choices) -> Any:
+    """Return the part of the log that each row is in, together with its prescription."""
+    m, K = len(choices.entities), choices.n_clusters
+    parts = max(1, min(PARTS, m // (ROWS_PER_PART * K)))
+    return (np.arange(m) * parts // m) * K + choices.prescribed
+
+
+def _means(left: FloatArray, which: Any) -> FloatArray:
+    """Return the mean of each row's group."""
+    rows = np.maximum(np.bincount(which), 1)
+    mean = np.stack([np.bincount(which, column) / rows for column in left.T], axis=1)
+    return mean[which]
+
+
+def memory(
+    used: FloatArray, obeyed: FloatArray, choices: Choices, group: Any
+) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Return whether answers go with what an entity was told before, and with what it did.
+
+    Parameters
+    ----------
+    used : array of shape (m, G)
+        Used groups of centres, less what was predicted.
+    obeyed : array of shape (m,)
+        Whether the entity obeyed, less what was predicted.
+    choices : Choices
+        In the order of time, at least within each set of centres.
+    group : array of shape (K,)
+        Group of each centre.
+
+    Returns
+    -------
+    tuple of (statistic, p-value), twice
+        Right for any traits that do not change, where prescriptions do not depend on answers.
+
+    Examples
+    --------
+    Half of the entities always obey, half never do: that is no memory. If each obeys only what it
+    was not told last time, it is.
+
+    >>> import numpy as np
+    >>> from volition.choices import Choices
+    >>> from volition.choices.sequence import memory
+    >>> rng = np.random.default_rng(0)
+    >>> who, told = np.tile(np.arange(50), 20), rng.integers(0, 2, 1000)
+    >>> log = Choices(who, told, told, np.zeros(1000, int), np.zeros((1, 2, 2)))
+    >>> def of(obeys):
+    ...     residual = (obeys - 0.5)[:, None] * (1 - 2 * (told[:, None] != [0, 1]))
+    ...     return memory(residual, obeys - 0.5, log, np.arange(2))[0][1]
+    >>> of(who % 2 == 0) > 0.01
+    True
+    >>> again = np.roll(told, 50) == told
+    >>> of(~again) < 1e-6
+    True
+    """
+    nothing = (0.0, 1.0)
+    K = choices.n_clusters
+    who = choices.entities * len(choices.layouts) + choices.layout
+    rows = _that_come_again(who, used.shape[1])
+    if len(rows) == 0:
+        return nothing, nothing
+    part = np.unique(_parts(choices)[rows], return_inverse=True)[1]
+    w, j, r, u = who[rows], choices.prescribed[rows], obeyed[rows], used[rows]
+    answer_to = np.unique(w * K + j, return_inverse=True)[1]
+    first = np.concatenate([[True], w[1:] != w[:-1]])
+    now = np.flatnonzero(~first)
+    same = ~first & (j == np.roll(j, 1))
+    there = group[j[now]]
+    # What was told before, as far as neither the entity nor the part of the log explains it.
+    told = np.stack([first, same], axis=1).astype(np.float64)
+    for _ in range(ROUNDS):
+        told -= _means(told, part)
+        told -= _means(told, answer_to)
+    # What entities are like is no matter of time: parts differ by answers of one to the same.
+    late_r, late_u = (
+        left - _means(left - _means(left, answer_to), part) for left in (r[:, None], u)
+    )
+
+    def statistics(order: Any) -> list[float]:
+        s, v = late_r[order, 0], late_u[order]
+        return [
+            *(r[order] @ told),
+            s[now - 1] @ s[now],
+            v[now - 1, there] @ s[now],
+            (v[now - 1] * v[now]).sum(),
+        ]
+
+    stable = np.argsort(answer_to, kind="stable")
+    rng, order = np.random.default_rng(0), np.empty(len(rows), dtype=np.int64)
+    by_chance = []
+    for _ in range(EXCHANGES):
+        order[stable] = np.argsort(answer_to + rng.random(len(rows)))
+        by_chance.append(statistics(order))
+    seen, drawn = np.array(statistics(np.arange(len(rows)))), np.array(by_chance)
+    return _surprise(seen[:2], drawn[:, :2]), _surprise(seen[2:], drawn[:, 2:])
+
+
+def told_again(obeyed: FloatArray, choices: Choices, propensity: FloatArray) -> tuple[float, float]:
+    """Return whether obeying goes with being told the same as last time.
+
+    How often that happens by chance is known: it is the probability of the prescription. So
+    entities are compared with each other too, which tells more than `memory` where each has few
+    rows.
+
+    Parameters
+    ----------
+    obeyed : array of shape (m,)
+        Whether the entity obeyed, less what was predicted.
+    choices : Choices
+        In the order of time, at least within each set of centres.
+    propensity : array of shape (m,)
+        Probability of each prescription, also the time before.
+
+    Returns
+    -------
+    tuple of float
+        The statistic, and its p-value.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from volition.choices import Choices
+    >>> from volition.choices.sequence import told_again
+    >>> rng = np.random.default_rng(0)
+    >>> who, told = np.repeat(np.arange(500), 2), rng.integers(0, 2, 1000)
+    >>> log = Choices(who, told, told, np.zeros(1000, int), np.zeros((1, 2, 2)))
+    >>> tired = (np.roll(told, 1) == told) & (np.arange(1000) % 2 == 1)
+    >>> told_again(0.5 - tired, log, np.full(1000, 0.5))[1] < 1e-6
+    True
+    >>> told_again(rng.random(1000) - 0.5, log, np.full(1000, 0.5))[1] > 0.01
+    True
+    """
+    who = choices.entities * len(choices.layouts) + choices.layout
+    order = np.argsort(who, kind="stable")
+    now = 1 + np.flatnonzero(who[order][1:] == who[order][:-1])
+    last, now = order[now - 1], order[now]
+    chance, r = propensity[now], obeyed[now]
+    same = choices.prescribed[now] == choices.prescribed[last]
+    variance = float(r**2 @ (chance * (1 - chance)))
+    if variance < FEWEST_EVENTS:
+        return 0.0, 1.0
+    z = float((same - chance) @ r) / math.sqrt(variance)
+    return z, float(2 * norm.sf(abs(z)))
+
+
+def _that_come_again(who: Any, width: int) -> Any:
+    """Return rows of entities with several rows, those of an entity one after another."""
+    order = np.argsort(who, kind="stable")
+    _, number, times = np.unique(who[order], return_inverse=True, return_counts=True)
+    again = times > 1
+    picked = np.random.default_rng(0).permutation(np.flatnonzero(again))
+    room = np.cumsum(times[picked]) <= MOST_MOVED // (EXCHANGES * (width + 1))
+    again[picked[~room]] = False
+    return order[again[number]]
+
+
+def _surprise(seen: FloatArray, drawn: FloatArray) -> tuple[float, float]:
+    """Return how far statistics are from their law by chance, known from some draws."""
+    n, off = len(drawn), seen - drawn.mean(0)
+    scale = drawn.std(0)
+    kept = scale > 1e-9
+    if not kept.any():
+        return 0.0, 1.0
+    z, standard = off[kept] / scale[kept], (drawn - drawn.mean(0))[:, kept] / scale[kept]
+    values, vectors = np.linalg.eigh(standard.T @ standard / (n - 1))
+    usable = values > 1e-6
+    q, turned = int(usable.sum()), vectors[:, usable] / np.sqrt(values[usable])
+    statistic = float(((z @ turned) ** 2).sum())
+    # The covariance comes from the draws too: Hotelling.
+    ratio = statistic / (1 + 1 / n) * (n - q) / (q * (n - 1))
+    chance = float(fisher.sf(ratio, q, n - q))
+    # Where few answers vary, the law has other tails: then what the draws themselves say counts.
+    beyond = int((((standard @ turned) ** 2).sum(1) >= statistic).sum())
+    return statistic, max(chance, (beyond + 1) / (n + 1)) if beyond else chance
+
+
+def crowds(obeyed: FloatArray, choices: Choices) -> tuple[float, float]:
+    """Return whether obeying goes with how many were sent to that centre just before.
+
+    Parameters
+    ----------
+    obeyed : array of shape (m,)
+        Whether the entity obeyed, less what was predicted.
+    choices : Choices
+        In the order of time.
+
+    Returns
+    -------
+    tuple of float
+        The statistic, and its p-value.
+
+    Examples
+    --------
+    Who is sent where three or more of the ten rows before were sent does not obey:
+
+    >>> import numpy as np
+    >>> from volition.choices import Choices
+    >>> from volition.choices.sequence import crowds
+    >>> told = np.random.default_rng(0).integers(0, 4, 2000)
+    >>> log = Choices(told, told, told, 0 * told, np.zeros((1, 4, 2)))
+    >>> crowd = np.array([(told[max(0, t - 10) : t] == told[t]).sum() for t in range(2000)])
+    >>> crowds((crowd < 3) - 0.5, log)[1] < 1e-6
+    True
+    """
+    m, j = len(obeyed), choices.prescribed
+    if m < FEWEST_ROWS:
+        return 0.0, 1.0
+    # Of those who were sent, not of those who went: a centre that all avoid for a day has no crowd
+    # because nobody obeys, not the other way round.
+    usual = _crowd(j, USUAL)
+    crowd = np.stack([_crowd(j, window) - usual for window in WINDOWS], axis=1)
+    each = crowd * obeyed[:, None]
+    off, spread = each.sum(0), each.T @ each
+    scale = np.sqrt(np.diag(spread))
+    if not (scale > 0).all():
+        return 0.0, 1.0
+    values, vectors = np.linalg.eigh(spread / np.outer(scale, scale))
+    usable = values > 1e-6
+    statistic = float(((vectors[:, usable].T @ (off / scale)) ** 2 / values[usable]).sum())
+    return statistic, float(chi2.sf(statistic, int(usable.sum())))
+
+
+def _crowd(which: Any, window: int) -> FloatArray:
+    """Return the share of the rows just before that have the centre of each row."""
+    out = np.zeros(len(which))
+    for k in np.unique(which):
+        rows = np.flatnonzero(which == k)
+        before = np.searchsorted(rows, rows - window)
+        out[rows] = (np.arange(len(rows)) - before) / np.clip(rows, 1, window)
+    return out

@@ -1,0 +1,133 @@
+"""Entities that are loyal to a centre of their own: the model, and how learners find them."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+from volition import (
+    ADENClustering,
+    AutonomyAwareClustering,
+    ChoiceClustering,
+    DistanceAutonomy,
+    FixedAutonomy,
+    LoyalAutonomy,
+    Passive,
+    SimulatedPopulation,
+    load_autonomy,
+    load_model,
+    save_autonomy,
+    save_model,
+)
+from volition.autonomy import RowAutonomy
+from volition.choices import Choices
+from volition.choices.loyalty import fit_loyalty, loyalty_if_clear
+from volition.problem import Problem
+
+rng = np.random.default_rng(0)
+X = rng.uniform(0, 10, (200, 2))
+Y = rng.uniform(0, 10, (4, 2))
+LOYALTY = np.where(rng.random((200, 1)) < 0.4, 0.8, 0.0) * np.eye(4)[rng.integers(0, 4, 200)]
+LAW = DistanceAutonomy(0.3, gamma=1.0, zeta=0.0, temperature=0.1)
+
+
+P = np.array([[0.7, 0.1, 0.1, 0.1], [0.2, 0.6, 0.1, 0.1], [0, 0, 1, 0], [0.3, 0.3, 0.2, 0.2]])
+
+
+def table(share=1.0):
+    """Return p (n, K, K) of loyal entities that otherwise choose by P."""
+    p = (1 - LOYALTY.sum(1))[:, None, None] * P + LOYALTY[:, None]
+    return (1 - share) * np.eye(4) + share * p
+
+
+@pytest.mark.parametrize("share", [1.0, 0.6])
+def test_it_is_the_mixture_that_it_says(share):
+    loyal = Problem(X, autonomy=LoyalAutonomy(FixedAutonomy(P), LOYALTY).scaled(share))
+    rows = Problem(X, autonomy=RowAutonomy(table(share)))
+    np.testing.assert_allclose(loyal.expected_costs(Y), rows.expected_costs(Y), rtol=1e-12)
+    assert loyal.distortion(Y) == pytest.approx(rows.distortion(Y), rel=1e-12)
+    np.testing.assert_array_equal(loyal.labels(Y), rows.labels(Y))
+
+
+def test_it_is_optimised_as_a_table_is():
+    loyal = LoyalAutonomy(FixedAutonomy(P), LOYALTY)
+    mine = AutonomyAwareClustering(4, autonomy=loyal, random_state=0).fit(X)
+    rows = AutonomyAwareClustering(4, random_state=0).fit(X, autonomy_proba=table())
+    assert mine.distortion_ == pytest.approx(rows.distortion_, rel=1e-3)
+
+
+def test_a_population_answers_by_it():
+    people = SimulatedPopulation(X, LoyalAutonomy(FixedAutonomy(P), LOYALTY), random_state=0)
+    who, told = np.repeat(np.arange(200), 4), np.tile(np.arange(4), 200)
+    seen = np.zeros((800, 4))
+    for _ in range(400):
+        seen[np.arange(800), people.respond(who, told, Y).realized] += 1 / 400
+    assert np.abs(seen - table()[who, told]).max() < 6 * np.sqrt(0.25 / 400)
+
+
+@pytest.mark.parametrize(
+    ("loyalty", "said"),
+    [
+        ([[0.5, 0.6]], "sum to at most 1; row 0"),
+        ([[0.5, -0.1]], "sum to at most 1; row 0"),
+        ([[np.nan, 0.1]], "sum to at most 1; row 0"),
+        ([0.5, 0.1], r"shape \(n, K\), got \(2,\)"),
+    ],
+)
+def test_bad_loyalties_are_refused(loyalty, said):
+    with pytest.raises(ValueError, match=said):
+        LoyalAutonomy(Passive(), loyalty)
+
+
+def test_loyalties_of_other_entities_are_refused():
+    with pytest.raises(ValueError, match="other entities or clusters"):
+        AutonomyAwareClustering(4, autonomy=LoyalAutonomy(Passive(), LOYALTY[:50])).fit(X)
+
+
+def test_it_is_saved(tmp_path):
+    model = LoyalAutonomy(LAW, LOYALTY)
+    again = load_autonomy(save_autonomy(model, tmp_path / "a.safetensors"))
+    D = Problem(X, autonomy=model).expected_costs(Y)
+    np.testing.assert_array_equal(Problem(X, autonomy=again).expected_costs(Y), D)
+    fitted = AutonomyAwareClustering(4, autonomy=model, random_state=0).fit(X)
+    back = load_model(save_model(fitted, tmp_path / "m.safetensors"))
+    np.testing.assert_array_equal(back.labels_, fitted.labels_)
+
+
+def test_loyalty_is_found_and_none_where_there_is_none():
+    def told(loyalty, seed):
+        law = np.random.default_rng(seed)
+        who, j = law.integers(0, 200, 4000), law.integers(0, 4, 4000)
+        p = (1 - loyalty.sum(1))[who, None] * P[j] + loyalty[who]
+        used = (p.cumsum(1) < law.random((4000, 1))).sum(1).clip(max=3)
+        layout = np.zeros(4000, dtype=np.int64)
+        return Choices(who, j, used, layout, Y[None]), P[j, used]
+
+    choices, p = told(LOYALTY, 0)
+    found = fit_loyalty(choices, p, 200)
+    loyal = LOYALTY.sum(1) > 0
+    assert loyalty_if_clear(choices, p, 200) is not None
+    assert np.mean((found.sum(1) > 0.4) == loyal) > 0.95
+    assert np.mean(found[loyal].argmax(1) == LOYALTY[loyal].argmax(1)) > 0.95
+    assert np.abs(found - LOYALTY).mean() < 0.03
+    false = [loyalty_if_clear(*told(0 * LOYALTY, seed), 200) is not None for seed in range(20)]
+    assert sum(false) <= 1
+
+
+@pytest.mark.parametrize("learner", [ChoiceClustering, ADENClustering])
+def test_learners_place_centres_for_the_loyal(learner, tmp_path):
+    truth = LoyalAutonomy(LAW, LOYALTY)
+    reveal = "cost" if learner is ADENClustering else "realized"
+    people = SimulatedPopulation(X, truth, reveal=reveal, random_state=0)
+    model = learner(4, n_interactions=6000, random_state=0).fit(X, population=people)
+    assert isinstance(model.model_, LoyalAutonomy)
+    best = AutonomyAwareClustering(4, autonomy=truth, random_state=0).fit(X).distortion_
+    reached = Problem(X, autonomy=truth).distortion(model.cluster_centers_, model.labels_)
+    assert reached < 1.05 * best
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        again = learner.from_file(model.save(tmp_path / "state"))
+    np.testing.assert_array_equal(again.expected_costs(), model.expected_costs())
+    new = model.add_entities(X[:3] + 0.1)
+    assert set(model.labels_[new]) <= {0, 1, 2, 3}
+    assert len(model.expected_costs()) == 203
