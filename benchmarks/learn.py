@@ -270,7 +270,7 @@ LIVE = (
     "own radius",
     "nearest of three random",
 )
-SEEDS, ANSWERS, CENTRES, PLACEMENTS = 5, 10_000, 5, 30
+SEEDS, ANSWERS, CENTRES, PLACEMENTS = 10, 10_000, 5, 30
 LEARNERS = {
     "choice": ChoiceClustering,
     "aden": ADENClustering,
@@ -312,6 +312,8 @@ def one_fit(job: tuple[str, int, str]) -> dict[str, Any]:
         "against the best of 30 k-means, %": 100 * (true / min(plain) - 1),
         "believed": model.distortion_,
         "seen": seen.value,
+        "low": seen.low,
+        "high": seen.high,
         "true": true,
         "covered": bool(seen.low <= true <= seen.high),
         "nan": bool(np.isnan(seen.value)),

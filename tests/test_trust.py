@@ -458,3 +458,17 @@ def test_a_trial_of_many_of_all_entities_is_as_sure_as_it_says(m):
     assert 0.91 <= np.mean(hits) <= 0.985
     if m == 900:  # all were asked alike: only chance within entities is left
         assert np.mean(widths) == pytest.approx(0.5 / 30, rel=0.1)
+
+
+def test_answers_that_are_all_as_expected_are_no_proof_that_others_never_come():
+    """One entity in 300 costs 3 more than known, and is missed by most trials of 100 answers."""
+    rng, hits = np.random.default_rng(0), []
+    known = rng.gamma(2, size=300)
+    paid = known.copy()
+    paid[7] += 3.0
+    for _ in range(200):
+        who = rng.permutation(300)[:100]
+        found, error = estimate(paid[who], known[who], known.mean(), who, np.full(300, 1 / 300))
+        assert error > 0
+        hits.append(found.low <= paid.mean() <= found.high)
+    assert np.mean(hits) > 0.9  # without the answer that nobody has given: a third

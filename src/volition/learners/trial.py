@@ -116,9 +116,9 @@ def estimate(
     --------
     >>> import numpy as np
     >>> from volition.learners.trial import estimate
-    >>> known = np.arange(10.0)
-    >>> found, error = estimate(2 * known + [0.1, -0.1] * 5, known, 5.0)
-    >>> round(found.value, 1), error < 0.05
+    >>> known = np.arange(10.0).repeat(100)
+    >>> found, error = estimate(2 * known + [0.1, -0.1] * 500, known, 5.0)
+    >>> round(found.value, 1), error < 0.01
     (10.0, True)
     """
     m = len(paid)
@@ -129,14 +129,17 @@ def estimate(
     slope = float(off @ paid) / spread if spread > 0 else 0.0
     left = paid - paid.mean() - slope * off
     value = float(paid.mean()) + slope * (mean_control - float(control.mean()))
-    total = float(left @ left) / max(1, m - 2)
+    # An answer that nobody has given yet may be as far off as costs are apart: no spread among the
+    # answers is no proof that there is none.
+    unseen = float(np.var(paid))
+    total = (float(left @ left) + unseen) / max(1, m - 2)
     variance = total / m
     if who is not None and shares is not None:
         _, each, often = np.unique(who, return_inverse=True, return_counts=True)
         more = m - len(often)
         if more >= FEWEST_TWICE:
             apart = left - (np.bincount(each, left) / often)[each]
-            within = min(total, float(apart @ apart) / more)
+            within = min(total, (float(apart @ apart) + unseen) / more)
             uneven = np.bincount(who, minlength=len(shares)) / m - shares
             variance = within / m + (total - within) * float(uneven @ uneven)
     error = math.sqrt(variance)
