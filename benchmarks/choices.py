@@ -194,42 +194,60 @@ def log_of(
     return log, policy, policy[entity, prescribed]
 
 
+#: behaviours of the logs by which intervals are judged: kappa, gamma, temperature
+COVERED = ((0.3, 0.5, 0.05), (0.2, 0.0, 0.1))
+#: logs of each, and those of them in which centres are searched for
+COVER_LOGS, COVER_SEARCHED = 1000, 200
+
+
+def one_cover(job: tuple[int, int]) -> dict[str, bool]:
+    """Return which intervals from one log cover the truth."""
+    (kappa, gamma, T), seed = COVERED[job[0]], job[1]
+    torch.set_num_threads(1)
+    today = AutonomyAwareClustering(4, random_state=0).fit(X).cluster_centers_
+    autonomy = DistanceAutonomy(kappa, gamma, temperature=T)
+    problem = Problem(X, autonomy=autonomy)
+    true = {"kappa": kappa, "zeta / T": 1 / T, "gamma / T": gamma / T, "T": T, "gamma": gamma}
+    log, policy, chance = log_of(X, autonomy, today, 3000, seed)
+    choices = read_log(X, log, today)
+    fit = fit_choices(X, choices, problem.cost, problem.cost_scale, family="distance")
+    hits = {p.name: bool(p.low <= true[p.name] <= p.high) for p in parameters(fit)}
+    if seed >= COVER_SEARCHED:
+        return hits
+    model = ChoiceClustering(4, family="distance", random_state=seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.fit_log(X, log, today)
+    centers, labels = model._moved
+    logged, worth = model.worth({MOVED: (centers, labels)}, propensity=chance)
+    now = float((policy * problem.expected_costs(today)).sum(1).mean())
+    then = problem.distortion(centers, labels)
+    for name, estimate, truth in (
+        ("saving", worth.saving, now - then),
+        ("today, weighted", logged.weighted, now),
+        ("today, doubly robust", logged.robust, now),
+        ("recommended, direct", worth.direct, then),
+    ):
+        hits[name] = bool(estimate.low <= truth <= estimate.high)
+    return hits
+
+
 def cover() -> None:
     """How often 95 % intervals cover the truth: logs of 3,000 rows, four groups.
 
     Parameters in 1,000 logs (in 200 the share is off by 1.5 points by chance alone), costs and
     savings, for which centres have to be found, in the first 200 of them.
     """
-    today = AutonomyAwareClustering(4, random_state=0).fit(X).cluster_centers_
     rows = []
-    for kappa, gamma, T in ((0.3, 0.5, 0.05), (0.2, 0.0, 0.1)):
-        autonomy = DistanceAutonomy(kappa, gamma, temperature=T)
-        problem = Problem(X, autonomy=autonomy)
-        true = {"kappa": kappa, "zeta / T": 1 / T, "gamma / T": gamma / T, "T": T, "gamma": gamma}
-        counts: dict[str, list[bool]] = {}
-        for seed in track(range(1000), f"kappa={kappa}, gamma={gamma}, T={T}"):
-            log, policy, chance = log_of(X, autonomy, today, 3000, seed)
-            choices = read_log(X, log, today)
-            fit = fit_choices(X, choices, problem.cost, problem.cost_scale, family="distance")
-            for p in parameters(fit):
-                counts.setdefault(p.name, []).append(p.low <= true[p.name] <= p.high)
-            if seed >= 200:
-                continue
-            model = ChoiceClustering(4, family="distance", random_state=seed)
-            model.fit_log(X, log, today)
-            centers, labels = model._moved
-            logged, worth = model.worth({MOVED: (centers, labels)}, propensity=chance)
-            now = float((policy * problem.expected_costs(today)).sum(1).mean())
-            then = problem.distortion(centers, labels)
-            for name, estimate, truth in (
-                ("saving", worth.saving, now - then),
-                ("today, weighted", logged.weighted, now),
-                ("today, doubly robust", logged.robust, now),
-                ("recommended, direct", worth.direct, then),
-            ):
-                counts.setdefault(name, []).append(estimate.low <= truth <= estimate.high)
-        label = {"kappa": kappa, "gamma": gamma, "T": T}
-        rows.append(label | {f"{name} %": 100 * np.mean(hits) for name, hits in counts.items()})
+    with ProcessPoolExecutor(THREADS, mp_context=get_context("spawn")) as pool:
+        for case, (kappa, gamma, T) in enumerate(COVERED):
+            jobs = [(case, seed) for seed in range(COVER_LOGS)]
+            counts: dict[str, list[bool]] = {}
+            for hits in track(pool.map(one_cover, jobs), f"case {case}", total=len(jobs)):
+                for name, hit in hits.items():
+                    counts.setdefault(name, []).append(hit)
+            label = {"kappa": kappa, "gamma": gamma, "T": T}
+            rows.append(label | {f"{name} %": 100 * np.mean(hits) for name, hits in counts.items()})
     shares = [value for row in rows for name, value in row.items() if name.endswith("%")]
     report("choices_cover", rows, {"least, %": min(shares), "most, %": max(shares)})
 

@@ -270,7 +270,7 @@ LIVE = (
     "own radius",
     "nearest of three random",
 )
-SEEDS, ANSWERS, CENTRES, PLACEMENTS = 10, 10_000, 5, 30
+SEEDS, ANSWERS, CENTRES, PLACEMENTS = 5, 10_000, 5, 30
 LEARNERS = {
     "choice": ChoiceClustering,
     "aden": ADENClustering,
