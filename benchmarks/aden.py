@@ -37,10 +37,10 @@ from volition import (
 from volition.autonomy import Autonomy
 from volition.costs import resolve_cost
 from volition.datasets import load_four_groups, load_utd19_london, make_city
-from volition.learners.aden import PRESETS, ADENetwork, Units
-from volition.learners.aden.lessons import prepare
-from volition.learners.aden.replay import Batch
-from volition.learners.aden.training import Trainer
+from volition.learning.aden import PRESETS, ADENetwork, Units
+from volition.learning.aden.lessons import prepare
+from volition.learning.aden.replay import Batch
+from volition.learning.aden.training import Trainer
 from volition.problem import Problem
 from volition.reproduce.published import GRID
 
@@ -444,7 +444,7 @@ def river() -> None:
     K, autonomy = 3, DistanceAutonomy(0.2, temperature=0.05)
     known = AutonomyAwareClustering(K, autonomy=autonomy, metric=over_a_river, random_state=0)
     best = known.fit(data).distortion_
-    inside = "volition.learners.aden"
+    inside = "volition.learning.aden"
     fine = patch(f"{inside}.models._around", lambda d: torch.zeros(4, d, dtype=torch.float64))
     stay = patch(f"{inside}.observed.Cheapest.compared", lambda self, centers, *_: centers)
     full = patch(f"{inside}.service.GENTLY", 1.0)

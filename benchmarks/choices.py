@@ -30,7 +30,7 @@ from volition.autonomy import Autonomy
 from volition.choices import ChoiceAutonomy, fit_choices, parameters
 from volition.choices.decision import MOVED, TODAY
 from volition.datasets import load_four_groups, load_utd19_london
-from volition.learners.choice import read_log
+from volition.learning.choice import read_log
 from volition.portfolio import Search
 from volition.problem import Problem
 

@@ -10,14 +10,15 @@ from volition.autonomy import (
     Passive,
 )
 from volition.choices import ChoiceAutonomy
-from volition.estimators import AutonomyAwareClustering
-from volition.learners import (
+from volition.estimators import (
     ADENClustering,
+    AutonomyAwareClustering,
     ChoiceClustering,
-    Recipe,
     RobbinsMonro,
     TabularClustering,
+    UnreliableWarning,
 )
+from volition.learning.networks import Recipe
 from volition.persistence import load_autonomy, load_model, save_autonomy, save_model
 from volition.phase import CriticalPoint, critical_beta
 from volition.population import (
@@ -52,6 +53,7 @@ __all__ = [
     "RobbinsMonro",
     "SimulatedPopulation",
     "TabularClustering",
+    "UnreliableWarning",
     "anneal",
     "critical_beta",
     "load_autonomy",

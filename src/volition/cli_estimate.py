@@ -24,7 +24,7 @@ from volition.choices.worth import GUESS, IGNORED, MODEL, SEEN
 from volition.cli_options import NumberedFrom, SkipUnknown
 from volition.cli_output import Out, Overwrite
 from volition.costs import cost_unit_name, resolve_cost
-from volition.learners import ChoiceClustering
+from volition.estimators import ChoiceClustering
 from volition.log_files import read_logged
 from volition.messages import shortened
 from volition.outputs import check_writable, output_folder, plain_json, write_csv

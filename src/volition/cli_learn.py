@@ -26,9 +26,14 @@ from volition.cli_options import NumberedFrom, SkipUnknown
 from volition.cli_output import Out, Overwrite
 from volition.costs import cost_unit_name
 from volition.datasets import load_four_groups, make_city
-from volition.estimators import AutonomyAwareClustering
-from volition.learners import ADENClustering, ChoiceClustering, Learner, TabularClustering
-from volition.learners.trial import PLAIN as PLAIN_PLAN
+from volition.estimators import (
+    ADENClustering,
+    AutonomyAwareClustering,
+    ChoiceClustering,
+    Learner,
+    TabularClustering,
+)
+from volition.learning.trial import PLAIN as PLAIN_PLAN
 from volition.log_files import read_logged
 from volition.messages import printable
 from volition.metrics import distortion

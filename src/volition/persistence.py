@@ -20,8 +20,13 @@ from volition.autonomy import (
 )
 from volition.choices import ChoiceAutonomy
 from volition.costs import METRICS, Cost, resolve_cost
-from volition.estimators import AutonomyAwareClustering
-from volition.learners import ADENClustering, ChoiceClustering, Learner, TabularClustering
+from volition.estimators import (
+    ADENClustering,
+    AutonomyAwareClustering,
+    ChoiceClustering,
+    Learner,
+    TabularClustering,
+)
 from volition.portfolio import Candidate
 from volition.schedules import Critical, Explicit, Geometric
 from volition.solvers import Armijo, FixedPoint, Gradient

@@ -51,6 +51,10 @@ class Prescriptions:
     ids : array of shape (m,), optional
         A learner's numbers for its questions, by which it knows a late or repeated answer. None
         for prescriptions that someone else made, as in a log.
+    propensity : array of shape (m,), optional
+        How likely each prescription was when it was chosen.
+    version : array of shape (m,), optional
+        Number of the centres that were shown: equal numbers, equal centres.
 
     Examples
     --------
@@ -65,13 +69,17 @@ class Prescriptions:
     prescribed: IntArray
     centers: FloatArray
     ids: IntArray | None = None
+    propensity: FloatArray | None = None
+    version: IntArray | None = None
 
     def __post_init__(self) -> None:
-        for name in ("entities", "prescribed", "ids"):
+        for name in ("entities", "prescribed", "ids", "version"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, _whole(getattr(self, name), name))
         object.__setattr__(self, "centers", np.asarray(self.centers, dtype=np.float64))
-        sizes = {len(v) for v in (self.entities, self.prescribed, self.ids) if v is not None}
+        if self.propensity is not None:
+            object.__setattr__(self, "propensity", np.asarray(self.propensity, dtype=np.float64))
+        sizes = {len(getattr(self, n)) for n in COLUMNS if getattr(self, n) is not None}
         if len(sizes) > 1:
             raise ValueError(f"entities, prescribed and ids differ in length: {sorted(sizes)}.")
 
@@ -81,17 +89,88 @@ class Prescriptions:
     def take(self, index: Any) -> Prescriptions:
         """Return some of the questions, in the order of ``index`` (numbers or a mask)."""
         index = _index(index)
-        return Prescriptions(
-            self.entities[index],
-            self.prescribed[index],
-            self.centers[index] if self.centers.ndim == 3 else self.centers,
-            None if self.ids is None else self.ids[index],
+        some: dict[str, Any] = {n: getattr(self, n) for n in COLUMNS}
+        some = {name: None if value is None else value[index] for name, value in some.items()}
+        centers = self.centers[index] if self.centers.ndim == 3 else self.centers
+        return Prescriptions(centers=centers, **some)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Prescriptions):
+            return NotImplemented
+        return all(
+            np.array_equal(a, b) if a is not None and b is not None else a is b
+            for a, b in ((getattr(self, n), getattr(other, n)) for n in (*COLUMNS, "centers"))
         )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def to_records(self) -> list[dict[str, Any]]:
+        """Return plain rows for a database, one for each question, as JSON can hold them.
+
+        Examples
+        --------
+        >>> from volition import Prescriptions
+        >>> asked = Prescriptions([4], [1], [[0.0], [9.0]], [17], [0.5], [3])
+        >>> asked.to_records()
+        [{'id': 17, 'entity': 4, 'prescribed': 1, 'propensity': 0.5, 'version': 3,
+          'centers': [[0.0], [9.0]]}]
+        >>> Prescriptions.from_records(asked.to_records()) == asked
+        True
+        """
+        columns = {name: getattr(self, field) for field, name in COLUMNS.items()}
+        known = {name: values.tolist() for name, values in columns.items() if values is not None}
+        sets = self.centers.tolist()
+        each = sets if self.centers.ndim == 3 else [sets] * len(self)
+        order = [name for name in ("id", *COLUMNS.values()) if name in known]
+        rows = [
+            {name: known[name][row] for name in dict.fromkeys(order)} for row in range(len(self))
+        ]
+        return [row | {"centers": Y} for row, Y in zip(rows, each, strict=True)]
+
+    @classmethod
+    def from_records(cls, records: Any) -> Prescriptions:
+        """Return the questions that `to_records` wrote, all or some of them, in any order.
+
+        Parameters
+        ----------
+        records : sequence of mappings
+            Each with ``entity``, ``prescribed`` and ``centers``, and ``id``, ``propensity`` and
+            ``version`` in all rows or in none.
+        """
+        rows = list(records)
+        if not rows:
+            raise ValueError("There are no records to make questions of.")
+        given: dict[str, Any] = {}
+        for field_name, name in COLUMNS.items():
+            found = [row[name] for row in rows if row.get(name) is not None]
+            needed = field_name in ("entities", "prescribed")
+            if len(found) not in ((len(rows),) if needed else (0, len(rows))):
+                raise ValueError(f"Some records have no '{name}'.")
+            given[field_name] = np.array(found) if found else None
+        try:
+            centers = np.array([row["centers"] for row in rows], dtype=np.float64)
+        except (KeyError, ValueError, TypeError):
+            raise ValueError("Each record must have 'centers', K rows of numbers.") from None
+        same = centers.ndim == 3 and (centers == centers[0]).all()
+        return cls(centers=centers[0] if same else centers, **given)
+
+
+#: columns of questions, and what they are called in records
+COLUMNS = {
+    "entities": "entity",
+    "prescribed": "prescribed",
+    "ids": "id",
+    "propensity": "propensity",
+    "version": "version",
+}
 
 
 @dataclass(frozen=True)
 class Response:
     """Answers, row by row: the cluster that was realised (None: not revealed) and its cost.
+
+    No answer came where the cluster is -1 or not revealed, and the cost NaN. Where only one of the
+    two is known, the other one is -1 or NaN; a cost of None means that none is known.
 
     Examples
     --------
@@ -106,7 +185,9 @@ class Response:
 
     def __post_init__(self) -> None:
         if self.cost is None:
-            raise ValueError("cost must be one number for each answer, got None.")
+            if self.realized is None:
+                raise ValueError("cost must be one number for each answer, got None.")
+            object.__setattr__(self, "cost", np.full(len(self.realized), np.nan))
         try:
             object.__setattr__(self, "cost", np.array(self.cost, dtype=np.float64))
         except (TypeError, ValueError):
@@ -127,7 +208,7 @@ class Response:
         if self.realized is not None:
             realized = np.asarray(self.realized)
             if realized.dtype.kind == "f" and realized.shape == self.cost.shape:
-                realized = np.where(np.isfinite(self.cost), realized, -1)
+                realized = np.where(np.isnan(realized), -1, realized)
             object.__setattr__(self, "realized", _whole(realized, "realized"))
 
     def __len__(self) -> int:
@@ -136,7 +217,8 @@ class Response:
     @property
     def answered(self) -> NDArray[np.bool_]:
         """Which rows hold an answer."""
-        return np.isfinite(self.cost)
+        told = np.isfinite(self.cost)
+        return told if self.realized is None else told | (self.realized >= 0)
 
     def take(self, index: Any) -> Response:
         """Return some of the answers."""

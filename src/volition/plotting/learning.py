@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from volition.learners import Change, Learner
+from volition.estimators import Learner
+from volition.learning.monitor import Change
 from volition.messages import cut
 from volition.plotting.phase import BLUE, GREY, ORANGE
 from volition.validation import FloatArray
@@ -166,7 +167,7 @@ def plot_change(change: Change, *, center_names: Any = None) -> Any:
     --------
     >>> import matplotlib
     >>> matplotlib.use("Agg")
-    >>> from volition.learners import Change
+    >>> from volition.learning.monitor import Change
     >>> from volition.plotting import plot_change
     >>> tables = [[90, 10], [10, 90]], [[30, 20], [20, 30]]
     >>> figure = plot_change(Change(5500, 5000, "how often entities obey", 0.9, 0.6, 1e-9, *tables))

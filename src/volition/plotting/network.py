@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from volition.learners import ADENClustering
+from volition.estimators import ADENClustering
 from volition.plotting.learning import count_interactions, plot_learning
 from volition.plotting.phase import BLUE, GREY
 

@@ -10,8 +10,12 @@ from sklearn.cluster import KMeans
 
 from volition.autonomy import Autonomy, DistanceAutonomy, FixedAutonomy
 from volition.datasets import load_four_groups
-from volition.estimators import AutonomyAwareClustering
-from volition.learners import ADENClustering, ChoiceClustering, TabularClustering
+from volition.estimators import (
+    ADENClustering,
+    AutonomyAwareClustering,
+    ChoiceClustering,
+    TabularClustering,
+)
 from volition.metrics import distortion
 from volition.plotting import ClusteringDisplay
 from volition.plotting.clustering import clustering_info

@@ -1,0 +1,17 @@
+"""The scikit-learn classes: parameters, documentation, one call."""
+
+from volition.estimators.aden import ADENClustering
+from volition.estimators.choice import ChoiceClustering
+from volition.estimators.known import AutonomyAwareClustering
+from volition.estimators.learner import Learner, UnreliableWarning
+from volition.estimators.tabular import RobbinsMonro, TabularClustering
+
+__all__ = [
+    "ADENClustering",
+    "AutonomyAwareClustering",
+    "ChoiceClustering",
+    "Learner",
+    "RobbinsMonro",
+    "TabularClustering",
+    "UnreliableWarning",
+]

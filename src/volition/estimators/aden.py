@@ -1,0 +1,257 @@
+"""`ADENClustering`: learn from costs alone (Algorithm 2, and a recipe that needs far less)."""
+
+from __future__ import annotations
+
+from os import PathLike
+from typing import Any
+
+import numpy as np
+import torch
+
+from volition.estimators.learner import Learner
+from volition.learning.annealed import AnnealedStrategy
+from volition.learning.entities import Entities
+from volition.learning.memory import Memory
+from volition.learning.models.service import ServiceModel
+from volition.learning.models.terms import TermsModel
+from volition.learning.networks.models import NetworkAutonomy
+from volition.learning.networks.network import ADENetwork, load_network, save_network
+from volition.learning.networks.recipe import Recipe, check_head, resolve_recipe
+from volition.learning.networks.training import check_compiler
+from volition.learning.staged import StagedStrategy
+from volition.learning.strategy import ROWS, Strategy
+from volition.validation import FloatArray
+
+#: questions that are asked at most, unless told otherwise
+MOST = 100_000
+
+
+class ADENClustering(Learner):
+    """Learn centres and prescriptions from costs alone, with models that see the centres.
+
+    Parameters
+    ----------
+    n_clusters : int, default=8
+        Number of centres.
+    metric : str, Cost or callable, default="sqeuclidean"
+        Cost of being served, as far as it is known. Costs that the population reports may be
+        others.
+    preset : {"cpu", "paper"} or Recipe, default="cpu"
+        Size of the network and how it is trained; see `Recipe`.
+    head : {"auto", "choices", "served", "costs"} or None
+        What is learned: p(k | j, i), as `ChoiceClustering` does, which needs costs that tell which
+        centre has served; that and the costs of being served; or expected costs, as published.
+        "auto" looks at the first answers. None: as the preset says.
+    network : path or ADENetwork, optional
+        A network to start from, trained on this problem or another one of as many features. One
+        that knows costs of being served keeps its places if the entities are among them.
+    n_interactions : int or "auto", default="auto"
+        Questions that a fit may ask. By default they are asked until the centres no longer improve
+        by more than ``tol``, at most 100,000; a network of expected costs asks about a million, in
+        equal parts for each beta.
+    tol : float, default=0.001
+        Share by which centres must improve from one stage to the next, or the fit ends.
+    device : str, default="cpu"
+        Where the network is trained.
+    random_state : int, Generator or None
+        Seed.
+
+    Attributes
+    ----------
+    cluster_centers_ : ndarray of shape (K, d)
+    labels_ : ndarray of shape (n,)
+        Best prescription for each entity, -1 for those that left.
+    distortion_ : float
+        Distortion as the model sees it. See `distortion_estimate` for one from answers alone.
+    head_ : str
+        What is learned; "undecided" before the first answers.
+    model_ : Autonomy or None
+        What was learned, as an autonomy model: usable wherever one is.
+    network_ : ADENetwork or None
+        The network, where there is one.
+    transferred_ : bool
+        Whether what is known rests on a network that was given: False if there was none, if it was
+        given up for one that was learned here, or if something simpler explains the answers as
+        well.
+    beta_ : float
+    n_interactions_, n_answers_, n_repeated_ : int
+    history_ : list of dict
+    stop_reason_ : str or None
+        As in `TabularClustering`; the history has the loss too.
+
+    Examples
+    --------
+    >>> from volition import ADENClustering, DistanceAutonomy, SimulatedPopulation
+    >>> from volition.datasets import load_four_groups
+    >>> X = load_four_groups().data
+    >>> truth = DistanceAutonomy(0.3, temperature=0.01)
+    >>> people = SimulatedPopulation(X, truth, reveal="cost", random_state=0)
+    >>> model = ADENClustering(4, n_interactions=4000, random_state=0).fit(X, population=people)
+    >>> model.cluster_centers_.shape, model.head_
+    ((4, 2), 'choices')
+    """
+
+    def __init__(
+        self,
+        n_clusters: int = 8,
+        *,
+        metric: Any = "sqeuclidean",
+        preset: str | Recipe = "cpu",
+        head: str | None = None,
+        network: Any = None,
+        n_interactions: int | str = "auto",
+        tol: float = 1e-3,
+        device: str = "cpu",
+        random_state: Any = None,
+    ) -> None:
+        self.n_clusters = n_clusters
+        self.metric = metric
+        self.preset = preset
+        self.head = head
+        self.network = network
+        self.n_interactions = n_interactions
+        self.tol = tol
+        self.device = device
+        self.random_state = random_state
+
+    def _check_params(self) -> None:
+        super()._check_params()
+        recipe = resolve_recipe(self.preset)
+        if recipe.compile:
+            check_compiler()  # before anybody is asked
+        check_head(self._wanted)
+        if not isinstance(self.device, str | torch.device):
+            raise ValueError(f"device must be a name such as 'cpu', got {self.device!r}.")
+        try:
+            torch.zeros(1, device=torch.device(self.device))
+        except (RuntimeError, AssertionError, TypeError) as error:
+            why = str(error).splitlines()[0].split(". ")[0].rstrip(".")
+            raise ValueError(f"device={self.device!r} cannot be used: {why}.") from None
+
+    @property
+    def _wanted(self) -> str:
+        return resolve_recipe(self.preset).head if self.head is None else self.head
+
+    def _strategy(
+        self, entities: Entities, rng: np.random.Generator, restored: str | None = None
+    ) -> Strategy:
+        recipe, K, device = resolve_recipe(self.preset), self.n_clusters, self.device
+        # A state that is being restored has a network of its own.
+        given = None if restored else self._given_network(entities.n_features)
+        head = self._wanted
+        if given is not None and head not in ("auto", given.head):
+            whose = "" if self.head is not None else "the preset's "
+            raise ValueError(f"{whose}head={head!r}, but the network is one of {given.head}.")
+        head = head if given is None else given.head
+        if (restored or head) == "costs":
+            return AnnealedStrategy(entities, K, rng, recipe=recipe, given=given, device=device)
+
+        def expected(memory: Memory) -> Strategy:
+            heir = AnnealedStrategy(
+                entities, K, rng, recipe=recipe, device=device, unasked=self._wanted == "auto"
+            )
+            heir.remember(memory)
+            return heir
+
+        return StagedStrategy(
+            entities,
+            K,
+            rng,
+            exploration=recipe.exploration,
+            tol=self.tol,
+            most=MOST,
+            terms=lambda: TermsModel("auto", True, recipe, given),
+            service=lambda: ServiceModel(
+                recipe, entities, K, int(rng.integers(2**31)), given, device
+            ),
+            expected=expected if head == "auto" else None,
+            wanted=head,
+        )
+
+    def _given_network(self, n_features: int) -> ADENetwork | None:
+        if self.network is None:
+            return None
+        if not isinstance(self.network, (str, PathLike, ADENetwork)):
+            raise ValueError(f"network must be a path or an ADENetwork, got {self.network!r}.")
+        given = self.network if isinstance(self.network, ADENetwork) else load_network(self.network)
+        if given.n_features != n_features:
+            raise ValueError(
+                f"The network knows {given.n_features} features, but X has {n_features}."
+            )
+        return given
+
+    # -- results ----------------------------------------------------------------------------------
+
+    @property
+    def _responses(self) -> Any:
+        strategy = self._begun().strategy
+        return strategy.responses if isinstance(strategy, StagedStrategy) else None
+
+    @property
+    def head_(self) -> str:
+        """What is learned: "choices", "served" or "costs"; "undecided" before that is known."""
+        if isinstance(self._begun().strategy, AnnealedStrategy):
+            return "costs"
+        responses = self._responses
+        if responses is None:
+            return "undecided"
+        return "choices" if isinstance(responses, TermsModel) else "served"
+
+    @property
+    def network_(self) -> ADENetwork | None:
+        """The network as trained so far; None where terms suffice."""
+        strategy, responses = self._begun().strategy, self._responses
+        if isinstance(strategy, AnnealedStrategy):
+            return strategy.network
+        if isinstance(responses, ServiceModel):
+            return responses.network
+        found = responses.others if isinstance(responses, TermsModel) else None
+        return found.network if isinstance(found, NetworkAutonomy) else None
+
+    @property
+    def transferred_(self) -> bool:
+        """Whether what is known rests on a network that was given."""
+        responses = self._responses
+        if isinstance(responses, ServiceModel):
+            return responses.transferred
+        return self.network is not None and self.network_ is not None
+
+    def attention(self, X: Any = None) -> FloatArray:
+        """Return how much entities attend to the centres in each block, shape (L, n, K)."""
+        study, network = self._begun(), self.network_
+        if network is None:
+            raise ValueError(
+                "There is no network: terms explain the answers as well, or none were told yet."
+            )
+        if network.head == "served" and not network.attentive:
+            raise ValueError(
+                "This network (head='served') pays no attention: its choices follow what being "
+                "served costs; draw `plot_costs` instead, or fit with head='costs'."
+            )
+        X = study.entities.X if X is None else self._features(X)
+        units, weight = network.units, network.project_points.weight
+        assert units is not None
+        x, y = (
+            units.points(torch.from_numpy(z)).to(weight)[None] for z in (X, self.cluster_centers_)
+        )
+        with torch.no_grad():
+            parts = [network.attention(some, y)[:, 0].cpu() for some in torch.split(x, ROWS, dim=1)]
+        return torch.cat(parts, dim=1).double().numpy()
+
+    def save_network(self, path: Any) -> Any:
+        """Write the network alone, to start other problems from (``network=``).
+
+        Parameters
+        ----------
+        path : path
+
+        Returns
+        -------
+        Path
+        """
+        self._begun()
+        if self.network_ is None:
+            raise ValueError(
+                "There is no network: terms explain the answers as well, or none were told yet."
+            )
+        return save_network(self.network_, path)

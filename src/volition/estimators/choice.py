@@ -1,0 +1,352 @@
+"""`ChoiceClustering`: learn from the clusters that entities realise, asked or logged."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, Self
+
+import numpy as np
+
+from volition.choices import ChoiceFit, Choices, check_family
+from volition.choices.checks import Check
+from volition.choices.decision import NEAREST, TODAY, Decision
+from volition.choices.worth import Reach, Worth
+from volition.estimators.learner import Learner, UnreliableWarning
+from volition.estimators.tabular import choice_strategy
+from volition.learning.entities import Entities
+from volition.learning.logged import LoggedPlans
+from volition.learning.models.terms import TermsModel
+from volition.learning.staged import StagedStrategy
+from volition.learning.strategy import Tally
+from volition.records import LogOptions, read_records
+from volition.validation import FloatArray, check_centers, check_scalar
+
+
+class ChoiceClustering(Learner):
+    """Learn how entities choose, and place centres by what was learned.
+
+    Choices at past centres stay useful after the centres move, because the model says how choices
+    depend on them. A few thousand answers usually suffice. Costs that the metric does not explain
+    are learned as well.
+
+    Parameters
+    ----------
+    n_clusters : int, default=8
+        Number of centres.
+    metric : str, Cost or callable, default="sqeuclidean"
+        Cost of being served.
+    family : {"auto", "distance"} or (stay terms, away terms), default="auto"
+        What choices may depend on; see `volition.choices.fit_choices`. By default terms are added
+        as long as choices that were held out become clearly likelier.
+    network : bool, default=True
+        Whether a network may take over where terms do not suffice: with ``family="auto"`` and no
+        covariates, and only if choices that were held out become clearly likelier. A log that is
+        given to `fit_log` is explained by terms alone, because error bars need them.
+    n_interactions : int or "auto", default="auto"
+        Questions that a fit may ask. By default until the centres no longer improve by more than
+        ``tol``, at most 50,000.
+    tol : float, default=0.001
+        See there.
+    exploration : float, default=0.3
+        Share of prescriptions drawn blindly while learning.
+    random_state : int, Generator or None
+        Seed.
+
+    Attributes
+    ----------
+    cluster_centers_ : ndarray of shape (K, d)
+    labels_ : ndarray of shape (n,)
+        Best prescription for each entity, -1 for those that left.
+    distortion_ : float
+        As the model sees it. See `distortion_estimate` for one from answers alone.
+    model_ : ChoiceAutonomy, NetworkAutonomy, LoyalAutonomy or None
+        What was learned, as an autonomy model: usable wherever one is. A `LoyalAutonomy` where
+        single entities were seen to use centres of their own, whatever was prescribed.
+    fit_ : ChoiceFit or None
+        The fitted terms with their covariances, and all that were tried.
+    center_names_ : list of str or None
+        Names of the centres, where a log was given with names or numbered from 1.
+    n_interactions_, n_answers_, n_repeated_ : int
+    history_ : list of dict
+    tried_, kept_ : list of Tried, str
+    stop_reason_ : str or None
+        As in `TabularClustering`.
+    decision_ : Decision or None
+        After `fit_log`: which plan the centres and labels are, why, and what to doubt.
+    checks_ : list of Check
+        After `fit_log`: how the model compares with the log, the most surprising first.
+
+    Examples
+    --------
+    >>> from volition import ChoiceClustering, DistanceAutonomy, SimulatedPopulation
+    >>> from volition.datasets import load_four_groups
+    >>> X = load_four_groups().data
+    >>> people = SimulatedPopulation(X, DistanceAutonomy(0.3, temperature=0.01), random_state=0)
+    >>> model = ChoiceClustering(4, n_interactions=2000, random_state=0).fit(X, population=people)
+    >>> model.model_
+    ChoiceAutonomy(stay=['constant'], away=['pair'])
+    """
+
+    def __init__(
+        self,
+        n_clusters: int = 8,
+        *,
+        metric: Any = "sqeuclidean",
+        family: Any = "auto",
+        network: bool = True,
+        n_interactions: int | str = "auto",
+        tol: float = 1e-3,
+        exploration: float = 0.3,
+        random_state: Any = None,
+    ) -> None:
+        self.n_clusters = n_clusters
+        self.metric = metric
+        self.family = family
+        self.network = network
+        self.n_interactions = n_interactions
+        self.tol = tol
+        self.exploration = exploration
+        self.random_state = random_state
+
+    def _check_params(self) -> None:
+        super()._check_params()
+        check_scalar(self.exploration, "exploration", 0, 1)
+        check_family(self.family)
+
+    def _strategy(
+        self, entities: Entities, rng: np.random.Generator, from_log: bool = False
+    ) -> StagedStrategy:
+        return choice_strategy(
+            entities, self.n_clusters, rng, family=self.family, network=self.network,
+            tol=self.tol, exploration=self.exploration, from_log=from_log,
+        )  # fmt: skip
+
+    def start(self, *args: Any, **params: Any) -> Self:
+        self._plans: LoggedPlans | None = None
+        self.center_names_: list[str] | None = None
+        return super().start(*args, **params)
+
+    start.__doc__ = Learner.start.__doc__
+
+    @property
+    def _terms(self) -> TermsModel | None:
+        strategy = self._begun().strategy
+        responses = strategy.responses if isinstance(strategy, StagedStrategy) else None
+        return responses if isinstance(responses, TermsModel) else None
+
+    @property
+    def fit_(self) -> ChoiceFit | None:
+        """The fitted terms."""
+        terms = self._terms
+        return None if terms is None else terms.fitted
+
+    @property
+    def choices_(self) -> Choices:
+        """All choices that were observed."""
+        strategy = self._begun().strategy
+        assert isinstance(strategy, StagedStrategy)
+        return strategy.memory.choices()
+
+    @property
+    def covariate_names_(self) -> list[str] | None:
+        """Names of the columns of covariates, ``kind=van`` for text; None without names."""
+        coding = self._begun().entities.coding
+        return None if coding is None else coding.names
+
+    @property
+    def decision_(self) -> Decision | None:
+        """Which plan the centres and labels are, after `fit_log`."""
+        self._begun()
+        return None if self._plans is None else self._plans.decision
+
+    @property
+    def checks_(self) -> list[Check]:
+        """How the model compares with the log, after `fit_log`."""
+        self._begun()
+        return [] if self._plans is None else self._plans.checks
+
+    def _as_if_obeyed(self) -> bool:
+        usual = self.decision_ is not None and self.decision_.name in (TODAY, NEAREST)
+        return usual or super()._as_if_obeyed()
+
+    # -- from a log -------------------------------------------------------------------------------
+
+    def fit_log(
+        self,
+        X: Any,
+        log: Any,
+        centers: Any,
+        *,
+        sample_weight: Any = None,
+        covariates: Any = None,
+        entity_ids: Any = None,
+        region: Any = None,
+        lines: Any = None,
+        center_names: Any = None,
+        numbered_from: int | None = None,
+        skip_unknown: bool = False,
+        tolerance: float = 1e-4,
+    ) -> ChoiceClustering:
+        """Learn from choices that were recorded, and recommend a plan.
+
+        The centres move only if the log does not contradict the fitted model, and if the plan
+        clearly saves and does not rest on costs that the log has hardly seen. Otherwise
+        ``cluster_centers_`` are today's, with the prescriptions that were seen to save in the log,
+        if any; ``decision_`` says which plan it is and why. What the model would do without these
+        doubts is the option "moved centres" of `worth`.
+
+        Parameters
+        ----------
+        X : array of shape (n, d)
+            Entities.
+        log : DataFrame or mapping of column name to values
+            ``entity``, ``prescribed``, ``realized`` (empty, NaN or -1 where no answer came);
+            optionally ``cost``, ``timestamp``, ``propensity`` (how likely the prescription was),
+            and ``layout``, the number of the set of centres.
+        centers : array of shape (K, d) or (L, K, d)
+            Centres while the log was recorded, or L sets of them.
+        sample_weight, covariates : array, optional
+            As in `fit`.
+        entity_ids : sequence, optional
+            How the log names the rows of X. Default: their numbers.
+        region : array of shape (2, d), optional
+            Lowest and highest coordinates that centres may have. Default: those of the entities
+            and of the centres in the log.
+        lines : sequence of int, optional
+            Line of the file that each record comes from, for error messages.
+        center_names : sequence of str, optional
+            Names of the centres; the log may then have names in place of numbers, and
+            ``center_names_`` holds them.
+        numbered_from : {0, 1}, optional
+            First number of the log's clusters. Default: 0; a log that looks as if it were numbered
+            from 1 is refused until this is given.
+        skip_unknown : bool, default=False
+            Whether rows of entities that are not in X are left out (and counted) rather than
+            refused.
+        tolerance : float, default=1e-4
+            By how much a logged cost may differ from the geometry's, as a share of itself or of
+            the mean, whichever is larger.
+
+        Returns
+        -------
+        self
+
+        Warns
+        -----
+        UserWarning
+            Where a log tells less than it seems to: few choices, no overrides, no variety; where
+            rows are left out, where rows repeat earlier ones, and where nothing shows whether
+            clusters are numbered from 0 or from 1.
+        """
+        self.start(X, sample_weight, covariates)
+        study, entities = self._study, self._study.entities
+        layouts = _sets_of_centers(centers, entities.n_features)
+        check_scalar(tolerance, "tolerance", 0)
+        options = LogOptions(
+            entity_ids, center_names, numbered_from, skip_unknown, tolerance, lines
+        )
+        records = read_records(log, entities.X, layouts, entities.cost, options)
+        choices = Choices(*records[:4], layouts=layouts)
+        if choices.n_clusters != self.n_clusters:
+            raise ValueError(
+                f"n_clusters={self.n_clusters}, but the log was recorded with "
+                f"{choices.n_clusters} centres."
+            )
+        strategy = self._strategy(entities, study.strategy.rng, from_log=True)
+        for note in records.notes:
+            warnings.warn(note, UserWarning, stacklevel=2)
+        with strategy.few_threads():
+            strategy.learn_log(choices, _checked_region(region, entities, layouts))
+            terms = strategy.responses
+            assert isinstance(terms, TermsModel)
+            assert terms.fitted is not None
+            moved = strategy.centers, strategy.labels
+            plans = LoggedPlans(entities, choices, terms.fitted, records.propensity, moved)
+            plan, cost = plans.decide()
+            if cost is not None:
+                strategy.place(plan.centers)
+                strategy.labels, strategy.distortion = plan.labels, cost
+        m = len(choices.entities)
+        study.hand_over(strategy)
+        study.tally = strategy.tally = Tally(m, m)
+        study.concluded = True
+        study.note()
+        self._plans, self.center_names_ = plans, records.center_names
+        self.stop_reason_ = "the log is at its end"
+        for sentence in plans.sentences():
+            warnings.warn(sentence, UnreliableWarning, stacklevel=2)
+        return self
+
+    def worth(
+        self, options: dict[str, tuple[Any, Any]] | None = None, propensity: Any = None
+    ) -> list[Worth]:
+        """Return what centres and prescriptions cost and save, with 95 % intervals.
+
+        Plans at today's centres are judged by what the log shows, others by the model: see
+        ``volition.choices.worth``. Where the log contradicts the model, there are no intervals for
+        the latter.
+
+        Parameters
+        ----------
+        options : dict of name to (centers, prescriptions), optional
+            What to compare with today's. Default: today's centres with the nearest and with the
+            best prescribed, centres and prescriptions that ignore autonomy, and those to which the
+            model would move.
+        propensity : array of shape (m,), optional
+            Probability of each logged prescription. Default: the log's column ``propensity``; if
+            it has none, judged by how often the nearest centre is prescribed, the second nearest,
+            and so on.
+
+        Returns
+        -------
+        list of Worth
+            The first is today's: the last centres in the log, prescribed as in the log.
+
+        Raises
+        ------
+        ValueError
+            Where there is no log.
+        """
+        self._begun()
+        if self._plans is None:
+            raise ValueError(
+                "worth() compares with what a log shows: call fit_log first. A learner that asks "
+                "has no prescriptions of today; see distortion_ and distortion_estimate()."
+            )
+        return self._plans.worth(options, propensity)
+
+    def reach(self) -> Reach:
+        """Return how far the centres and prescriptions go beyond what was observed."""
+        fit = self.fit_
+        if fit is None:
+            raise ValueError("Nothing was learned yet: fit first.")
+        plans = self._plans
+        if plans is None:
+            moved = self.cluster_centers_, self.labels_
+            plans = LoggedPlans(self._study.entities, self.choices_, fit, None, moved)
+        return plans.reach(self.cluster_centers_, self.labels_)
+
+
+def _checked_region(region: Any, entities: Entities, layouts: FloatArray) -> FloatArray:
+    """Return the box in which centres may stand."""
+    d = entities.n_features
+    if region is None:
+        known = np.concatenate([entities.X, layouts.reshape(-1, d)])
+        return np.stack([known.min(0), known.max(0)])
+    ends = np.asarray(region, dtype=np.float64)
+    if ends.shape != (2, d) or not np.isfinite(ends).all() or not (ends[0] <= ends[1]).all():
+        raise ValueError(
+            f"region must be two rows of {d} numbers, the lowest and the highest coordinates "
+            f"that centres may have, got {region!r}."
+        )
+    return ends
+
+
+def _sets_of_centers(centers: Any, n_features: int) -> FloatArray:
+    Y = np.asarray(centers, dtype=np.float64)
+    if Y.ndim not in (2, 3):
+        raise ValueError(f"centers must have shape (K, d) or (L, K, d), got {Y.shape}.")
+    Y = Y[None] if Y.ndim == 2 else Y
+    if 0 in Y.shape:
+        raise ValueError(f"centers must hold at least one centre, got shape {Y.shape}.")
+    return np.stack([check_centers(one, n_features) for one in Y])

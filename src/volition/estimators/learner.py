@@ -1,0 +1,632 @@
+"""What all learners share: the scikit-learn contract, asking and telling, files."""
+
+from __future__ import annotations
+
+import warnings
+from abc import abstractmethod
+from collections.abc import Callable
+from os import PathLike
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import (
+    BaseEstimator,
+    ClassNamePrefixFeaturesOutMixin,
+    ClusterMixin,
+    TransformerMixin,
+)
+from sklearn.exceptions import NotFittedError
+from sklearn.utils.validation import _check_feature_names
+
+from volition.autonomy import Autonomy, Passive
+from volition.costs import Cost, resolve_cost
+from volition.learning.entities import Entities
+from volition.learning.fitting import Fit
+from volition.learning.monitor import Change, Estimate
+from volition.learning.strategy import Strategy
+from volition.learning.study import Study
+from volition.learning.trial import PLAIN, Tried, reserve
+from volition.population import IntArray, Population, Prescriptions, Response
+from volition.problem import Problem
+from volition.storage import check_file
+from volition.validation import FloatArray, check_centers, check_integer, check_scalar
+
+
+class UnreliableWarning(UserWarning):
+    """What was learned may be wrong; the sentence says why."""
+
+
+class Learner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):
+    """Base class: a study, held by an estimator.
+
+    A subclass says what its parameters mean (`_check_params`) and makes a strategy (`_strategy`).
+    """
+
+    n_clusters: int
+    metric: Any
+    n_interactions: int | str
+    tol: float
+    random_state: Any
+    _study: Study
+
+    @abstractmethod
+    def _strategy(self, entities: Entities, rng: np.random.Generator) -> Strategy:
+        """Return a strategy for these entities."""
+
+    def _check_params(self) -> None:
+        """Raise one sentence unless all parameters are allowed."""
+        check_integer(self.n_clusters, "n_clusters", 1)
+        check_scalar(self.tol, "tol", 0)
+        if self.n_interactions != "auto":
+            check_integer(self.n_interactions, "n_interactions", 1, " or 'auto'")
+
+    # -- the life of a learner --------------------------------------------------------------------
+
+    def start(
+        self, X: Any, sample_weight: Any = None, covariates: Any = None, centers: Any = None
+    ) -> Self:
+        """Begin with these entities and no knowledge; needed before the first `ask`.
+
+        Parameters
+        ----------
+        X : array of shape (n, d)
+            Entities.
+        sample_weight : array of shape (n,), optional
+            Relative weights.
+        covariates : array of shape (n, c) or DataFrame, optional
+            What else is known of entities and may matter for their choices: numbers, or text with
+            at most 20 levels, which becomes a column of 0 and 1 for each level but the first.
+        centers : array of shape (K, d), optional
+            Centres that stand: all questions are about these, and nothing moves until `move`.
+
+        Returns
+        -------
+        self
+        """
+        self._check_params()
+        names = getattr(self, "feature_names_in_", None)
+        _check_feature_names(self, X, reset=True)
+        try:
+            entities = Entities.of(X, sample_weight, self._cost(), covariates)
+            if self.n_clusters > len(entities):
+                raise ValueError(
+                    f"n_clusters={self.n_clusters} is more than the {len(entities)} entities."
+                )
+            rng = np.random.default_rng(_seed(self.random_state))
+            strategy = self._strategy(entities, rng)
+            if self.n_interactions != "auto":
+                strategy.budget = int(self.n_interactions)
+            if centers is not None:
+                strategy.hold(check_centers(centers, entities.n_features))
+        except BaseException:
+            if names is not None:
+                self.feature_names_in_ = names
+            raise
+        self.n_features_in_ = entities.n_features
+        self._n_features_out = self.n_clusters
+        self._study = Study(strategy, type(self).__name__)
+        self.stop_reason_: str | None = None
+        return self
+
+    def _cost(self) -> Cost:
+        return resolve_cost(self.metric)
+
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        population: Population,
+        sample_weight: Any = None,
+        covariates: Any = None,
+        checkpoint: Any = None,
+        checkpoint_every: float = 10.0,
+        resume: bool = False,
+        on_batch: Callable[[Learner], Any] | None = None,
+    ) -> Self:
+        """Ask, be answered, learn, until enough is known; then try the plan.
+
+        At the end the plan that was learned is tried, and so is the plain one (k-means centres,
+        the nearest prescribed). A tenth of a given budget is kept for that. If the plain plan has
+        clearly cost less, it is kept; ``tried_`` holds what both have cost, ``kept_`` which one it
+        is, `distortion_estimate` what it costs. A warning says so where what was learned and what
+        was seen differ.
+
+        Parameters
+        ----------
+        X : array of shape (n, d)
+            Entities, numbered as the population numbers them.
+        y : ignored
+            Present by convention.
+        population : Population
+            Whoever answers.
+        sample_weight : array of shape (n,), optional
+            Relative weights.
+        covariates : array of shape (n, c) or DataFrame, optional
+            What else is known of entities; see `start`.
+        checkpoint : path, optional
+            File that always holds a state to go on from.
+        checkpoint_every : float, default=10
+            Seconds between checkpoints; 0 for one after every batch.
+        resume : bool, default=False
+            Go on from ``checkpoint`` if the file is there.
+        on_batch : callable, optional
+            Called with the learner after each batch; a true result ends the fit, and a text is its
+            ``stop_reason_``.
+
+        Returns
+        -------
+        self
+        """
+        _check_answers(population)
+        _check_fit_options(checkpoint, checkpoint_every, resume, on_batch)
+        if resume and Path(checkpoint).is_file():
+            self.resume(checkpoint, population)
+            self._check_same(X, checkpoint)
+        else:
+            self.start(X, sample_weight, covariates)
+        study, total = self._study, None
+        asks = not hasattr(population, "replay")
+        if self.n_interactions != "auto":
+            total = int(self.n_interactions)
+            study.strategy.budget = total - reserve(total) if asks else total
+        if asks and study.tally.asked == 0:
+            study.strategy.begin_fit(study.strategy.limit if total is None else total)
+        save = None
+        if checkpoint is not None:
+            save = lambda: self.save(checkpoint, population)  # noqa: E731
+        watch = None if on_batch is None else (lambda: on_batch(self))
+        fit = Fit(study, population, total, save, checkpoint_every, watch)
+        reason = fit.run()
+        if reason == "the budget is spent":
+            reason = self._spent(total)
+        self.stop_reason_ = reason
+        if fit.stopped is None:
+            for doubt in [*self._notes(), *study.strategy.doubts(), *study.trial.doubts()]:
+                warnings.warn(doubt, UnreliableWarning, stacklevel=2)
+        return self
+
+    def _notes(self) -> list[str]:
+        """Return what else a user should know of a fit that has ended."""
+        return []
+
+    def _spent(self, total: int | None) -> str:
+        limit = self._study.strategy.limit if total is None else total
+        asked = self.n_interactions_
+        if total is not None and asked > limit:
+            return f"n_interactions={limit}, and {asked} were asked before"
+        return f"n_interactions={limit} reached"
+
+    def fit_predict(
+        self, X: Any, y: Any = None, *, population: Population, **params: Any
+    ) -> IntArray:
+        """Fit, and return ``labels_``."""
+        self.fit(X, population=population, **params)
+        return self.labels_
+
+    def partial_fit(
+        self,
+        X: Any = None,
+        y: Any = None,
+        *,
+        population: Population,
+        n_interactions: int | None = None,
+        sample_weight: Any = None,
+        covariates: Any = None,
+    ) -> Self:
+        """Go on learning for some more questions, from wherever the learner stands.
+
+        Parameters
+        ----------
+        X : array of shape (n, d), optional
+            Needed in the first call; later calls ignore it (see :meth:`add_entities`).
+        y : ignored
+            Present by convention.
+        population : Population
+            Whoever answers.
+        n_interactions : int, optional
+            Questions to ask; one batch by default.
+        sample_weight, covariates : array, optional
+            As in `fit`, in the first call.
+
+        Returns
+        -------
+        self
+        """
+        _check_answers(population)
+        if not self.__sklearn_is_fitted__():
+            if X is None:
+                raise ValueError("The first partial_fit needs X, the entities.")
+            self.start(X, sample_weight, covariates)
+        if n_interactions is not None:
+            check_integer(n_interactions, "n_interactions", 1)
+        study = self._study
+        Fit(study, population).run_some(int(n_interactions or study.strategy.batch_size))
+        return self
+
+    # -- ask, tell, learn -------------------------------------------------------------------------
+
+    def ask(self, n: int | None = None, entities: Any = None) -> Prescriptions:
+        """Return prescriptions to try.
+
+        Parameters
+        ----------
+        n : int, optional
+            How many, about entities that are drawn; by default one batch.
+        entities : array of int, optional
+            Numbers of the entities to ask, who are here now; instead of n.
+
+        Returns
+        -------
+        Prescriptions
+            With the probability of each, the number of the centres, and a number of its own that
+            is never used again. Answers may be told late, in any order, in parts, or never.
+        """
+        return self._begun().ask(n, entities)
+
+    def tell(self, prescriptions: Prescriptions, response: Response) -> Self:
+        """Write answers down. It takes milliseconds; `learn` makes something of them.
+
+        Parameters
+        ----------
+        prescriptions : Prescriptions
+            From :meth:`ask`, all or some, in any order; or, without ``ids``, made by someone else.
+        response : Response
+            One row per prescription. Rows without an answer are passed over.
+
+        Returns
+        -------
+        self
+        """
+        self._begun().tell(prescriptions, response)
+        return self
+
+    def learn(self) -> Self:
+        """Learn from all answers that were told; it may take seconds.
+
+        It may run in another thread while others ask and tell. If it fails, everything is as
+        before, and the answers are still there.
+
+        Returns
+        -------
+        self
+        """
+        self._begun().learn()
+        return self
+
+    def enough(self) -> str | None:
+        """Return why a fit would end here, or None if it would go on."""
+        return self._begun().strategy.enough()
+
+    def conclude(self) -> Self:
+        """Make of all answers so far what a fit makes of them at its end.
+
+        It is for loops of `ask`, `tell` and `learn`, which may go on afterwards.
+
+        Returns
+        -------
+        self
+        """
+        study = self._begun()
+        study.learn()
+        if not study.concluded:
+            study.conclude()
+            study.concluded = True
+        return self
+
+    def add_entities(self, X: Any, sample_weight: Any = None, covariates: Any = None) -> IntArray:
+        """Take in new entities, prescribed from their features until they have answered.
+
+        Parameters
+        ----------
+        X : array of shape (m, d)
+            Their features.
+        sample_weight : array of shape (m,) or number, optional
+            Weights on the scale on which the mean weight of the first entities is one.
+        covariates : array of shape (m, c), optional
+            Needed where the others have them.
+
+        Returns
+        -------
+        ndarray of shape (m,)
+            Their numbers.
+        """
+        return self._begun().add_entities(X, sample_weight, covariates)
+
+    def remove_entities(self, entities: Any) -> Self:
+        """Let entities go: they are not asked again and no longer count.
+
+        Parameters
+        ----------
+        entities : array of int
+            Their numbers.
+
+        Returns
+        -------
+        self
+        """
+        self._begun().remove_entities(entities)
+        return self
+
+    # -- results ----------------------------------------------------------------------------------
+
+    def distortion_estimate(self) -> Estimate:
+        """Return what the plan costs by answers alone, with a 95 % interval.
+
+        After a fit these are the answers of the trial at its end. Otherwise they are recent answers
+        about the centres as they stand and about prescriptions that were the best ones known.
+
+        Returns
+        -------
+        Estimate
+            NaN as long as there are no such answers: before and without a fit, where centres have
+            just moved, or after a fit of fewer than 100 questions.
+        """
+        return self._begun().distortion_estimate()
+
+    @property
+    def cluster_centers_(self) -> FloatArray:
+        """Centres, (K, d)."""
+        return self._begun().strategy.centers
+
+    @property
+    def labels_(self) -> IntArray:
+        """Best prescription for each entity, -1 for those that left."""
+        return self._begun().strategy.labels
+
+    @property
+    def distortion_(self) -> float:
+        """Cost of the plan as the model sees it; see `distortion_estimate` for what was seen."""
+        return self._begun().strategy.distortion
+
+    @property
+    def beta_(self) -> float:
+        """How sharply prescriptions follow costs."""
+        return self._begun().strategy.beta
+
+    @property
+    def model_(self) -> Autonomy | None:
+        """What was learned, as an autonomy model: usable wherever one is. None before that."""
+        return self._begun().strategy.model
+
+    @property
+    def n_interactions_(self) -> int:
+        """Questions asked."""
+        return self._begun().tally.asked
+
+    @property
+    def n_answers_(self) -> int:
+        """Answers learned from."""
+        return self._begun().tally.answered
+
+    @property
+    def n_repeated_(self) -> int:
+        """Answers that came again, and were passed over."""
+        return self._begun().tally.repeated
+
+    @property
+    def history_(self) -> list[dict[str, float]]:
+        """One line for each batch: interactions, answers, beta, distortion by model and answers."""
+        return self._begun().history
+
+    @property
+    def changes_(self) -> list[Change]:
+        """When behaviour is believed to have changed, and what shows it."""
+        return self._begun().changes
+
+    @property
+    def tried_(self) -> list[Tried]:
+        """What the learned plan and the plain one have cost at the end of a fit."""
+        return list(self._begun().trial.tried)
+
+    @property
+    def kept_(self) -> str:
+        """Which of the two is kept: "learned" or "k-means"."""
+        return self._begun().trial.kept
+
+    @property
+    def believed_(self) -> float:
+        """What the learned plan was believed to cost when it was tried."""
+        return self._begun().trial.believed
+
+    def transform(self, X: Any = None, covariates: Any = None) -> FloatArray:
+        """Return the expected cost of prescribing j to i as learned, shape (n, K).
+
+        Parameters
+        ----------
+        X : array of shape (m, d), optional
+            Entities; those of the fit, each as its own answers tell, by default.
+        covariates : array of shape (m, c), optional
+            Theirs, where choices depend on them.
+
+        Returns
+        -------
+        ndarray of shape (m, K)
+        """
+        return self.expected_costs(X, covariates)
+
+    def expected_costs(
+        self, X: Any = None, covariates: Any = None, centers: Any = None
+    ) -> FloatArray:
+        """Return the expected cost of prescribing j to i, at the plan's centres or at others.
+
+        Parameters
+        ----------
+        X : array of shape (m, d), optional
+            Entities; those of the fit by default.
+        covariates : array of shape (m, c), optional
+            Theirs, where choices depend on them.
+        centers : array of shape (K, d), optional
+            Other centres than the plan's.
+
+        Returns
+        -------
+        ndarray of shape (m, K)
+        """
+        strategy = self._begun().strategy
+        Y = None
+        if centers is not None:
+            Y = check_centers(centers, strategy.entities.n_features)
+            if len(Y) != self.n_clusters:
+                raise ValueError(f"{len(Y)} centres, but n_clusters={self.n_clusters}.")
+        if X is None:
+            rows = np.arange(len(strategy.entities))
+            return strategy.expected_costs(strategy.entities.X, rows, centers=Y)
+        X = self._features(X)
+        return strategy.expected_costs(X, None, covariates, Y)
+
+    def predict(self, X: Any, covariates: Any = None) -> IntArray:
+        """Return the best prescription for entities of which only the features are known.
+
+        Parameters
+        ----------
+        X : array of shape (m, d)
+        covariates : array of shape (m, c), optional
+            Needed where choices depend on them.
+
+        Returns
+        -------
+        ndarray of shape (m,)
+        """
+        problem = self._problem_of(X, covariates)
+        if self._as_if_obeyed():
+            problem = problem.with_autonomy(Passive())
+        return problem.labels(self.cluster_centers_)
+
+    def _as_if_obeyed(self) -> bool:
+        """Whether the plan is to prescribe the nearest centre."""
+        return self.kept_ == PLAIN
+
+    def predict_proba(self, X: Any, covariates: Any = None) -> FloatArray:
+        """Return the policy, (m, K): one for the best prescription, zero for the others."""
+        return np.eye(self.n_clusters)[self.predict(X, covariates)]
+
+    def predict_realized(self, X: Any, covariates: Any = None) -> FloatArray:
+        """Return the probabilities of the clusters that entities will really use, (m, K).
+
+        If they are told what `predict` says.
+        """
+        told = self.predict_proba(X, covariates)
+        return self._problem_of(X, covariates).realized(self.cluster_centers_, told)
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """Return minus the mean expected cost of entities under the learned plan."""
+        costs = self.transform(X)
+        weight = np.ones(len(costs)) if sample_weight is None else np.asarray(sample_weight)
+        mine = costs[np.arange(len(costs)), self.predict(X)]
+        return -float(np.average(mine, weights=weight))
+
+    def _features(self, X: Any) -> FloatArray:
+        _check_feature_names(self, X, reset=False)
+        return self._begun().entities.features(X)
+
+    def _problem_of(self, X: Any, covariates: Any) -> Problem:
+        X = self._features(X)
+        return self._study.strategy.problem(X, None, covariates)
+
+    # -- files ------------------------------------------------------------------------------------
+
+    def save(self, path: Any, population: Any = None) -> Path:
+        """Write everything needed to go on from here, complete or not at all.
+
+        Parameters
+        ----------
+        path : path
+            Where to; an older file is replaced.
+        population : Population, optional
+            If it has ``state_dict``, its state goes into the same file.
+
+        Returns
+        -------
+        Path
+        """
+        from volition.estimators.files import save_learner
+
+        self._begun()
+        return save_learner(self, Path(path), population)
+
+    def resume(self, path: Any, population: Any = None) -> Self:
+        """Go on from a file that :meth:`save` wrote, in this process or another.
+
+        Parameters
+        ----------
+        path : path
+            The file.
+        population : Population, optional
+            If it has ``load_state_dict`` and its state was saved, it goes back to it.
+
+        Returns
+        -------
+        self
+        """
+        from volition.estimators.files import resume_learner
+
+        resume_learner(self, Path(path), population)
+        return self
+
+    def _check_same(self, X: Any, checkpoint: Any) -> None:
+        """Raise unless the entities are those of the checkpoint, which may hold later ones too."""
+        mine = self._study.entities
+        given = np.asarray(X, dtype=np.float64)
+        known = mine.X[: len(given)]
+        # Entities that were added since the fit began are no others.
+        if known.shape != given.shape or not np.array_equal(known, given):
+            raise ValueError(
+                f"{checkpoint} was made with other entities ({len(mine)} x {mine.n_features}) than "
+                f"X ({len(given)} x {given.shape[-1]})."
+            )
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "_study")
+
+    def _begun(self) -> Study:
+        """Return the study, or raise one sentence."""
+        if not hasattr(self, "_study"):
+            raise NotFittedError(
+                f"{type(self).__name__} has not begun: call start(X) or fit first."
+            )
+        return self._study
+
+
+def _check_answers(population: Any) -> None:
+    """Raise unless the population can answer, before anything learned is given up."""
+    able = hasattr(population, "respond") or hasattr(population, "replay")
+    if able and isinstance(population, type):
+        raise ValueError(
+            f"population must be an object, got the class {population.__name__} itself."
+        )
+    if not able:
+        raise ValueError(
+            "population must have a method respond(entities, prescribed, centers) that returns a "
+            f"Response, such as SimulatedPopulation or your own; got {population!r}."
+        )
+
+
+def _check_fit_options(checkpoint: Any, every: Any, resume: bool, on_batch: Any) -> None:
+    if resume and checkpoint is None:
+        raise ValueError("resume=True needs checkpoint=, the file to go on from.")
+    if checkpoint is not None:
+        if not isinstance(checkpoint, str | PathLike):
+            raise ValueError(f"checkpoint must be a path, got {checkpoint!r}.")
+        check_file(Path(checkpoint))
+    if not isinstance(every, int | float) or not every >= 0:
+        raise ValueError(f"checkpoint_every must be seconds, got {every!r}.")
+    if on_batch is not None and not callable(on_batch):
+        raise ValueError(f"on_batch must be a function of the learner, got {on_batch!r}.")
+
+
+def _seed(random_state: Any) -> Any:
+    """Return a seed; a generator gives one, so that our own state is always of one kind."""
+    if isinstance(random_state, np.random.RandomState):
+        return int(random_state.randint(2**31))
+    if isinstance(random_state, np.random.Generator):
+        return int(random_state.integers(2**63))
+    try:
+        np.random.default_rng(random_state)
+    except (TypeError, ValueError):
+        raise ValueError(
+            "random_state must be None, a whole number that is not negative, or a generator; got "
+            f"{random_state!r}."
+        ) from None
+    return random_state

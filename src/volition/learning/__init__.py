@@ -1,0 +1,1 @@
+"""Learning from answers: a study holds entities, questions, answers and a strategy."""

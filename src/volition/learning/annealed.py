@@ -1,0 +1,503 @@
+"""Algorithm 2 as published: a network of expected costs, annealed over beta.
+
+Nothing needs to be known about costs, which may be negative. The network learns by squared errors at
+perturbed centres; the centres follow its free energy down while beta rises. Several sets of centres
+can be annealed side by side on one network; in the end the one that has cost least is taken.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from contextlib import AbstractContextManager, nullcontext
+from enum import Enum
+from typing import Any, Self
+
+import numpy as np
+import torch
+
+from volition.autonomy import Autonomy
+from volition.learning.entities import Entities
+from volition.learning.layouts import WATCHED, Showing, within
+from volition.learning.memory import Memory
+from volition.learning.networks.annealed import (
+    averaged,
+    blended,
+    cheapest,
+    descended,
+    distinct,
+    ladder,
+)
+from volition.learning.networks.lessons import Lessons, prepare
+from volition.learning.networks.models import NetworkAutonomy
+from volition.learning.networks.network import ADENetwork
+from volition.learning.networks.recipe import Recipe
+from volition.learning.networks.replay import Batch, Replay
+from volition.learning.networks.training import Trainer
+from volition.learning.networks.units import Units
+from volition.learning.policy import draw, gibbs
+from volition.learning.searching import MOVED_BY as MOST_ENTITIES
+from volition.learning.staged import MOVED
+from volition.learning.strategy import ROWS, Answers, Questions, Strategy
+from volition.phase import first_beta
+from volition.population import IntArray
+from volition.portfolio import canonical_order, thin
+from volition.problem import Problem
+from volition.validation import FloatArray
+
+#: entities by which centres are moved, at most
+MOVED_BY = 3000
+#: share of the data's range by which centres may be outside of it, unless as published
+BOX = 0.1
+#: by how many units all costs are off the known ones to be so in common
+MUCH = 1.0
+#: hidden numbers of a step from which more than one thread pays
+LARGE_STEP = 1_000_000
+#: answers by which replicas that differ are compared, each; share of a given budget for that
+JUDGED, JUDGING = 20_000, 0.1
+#: questions beyond what the betas need, unless a budget says otherwise
+SPARE = 100_000
+#: answers below which expected costs are hardly more than guessed
+FEWEST_EXPECTED = 50_000
+
+
+class Phase(Enum):
+    """What answers are for."""
+
+    ANNEAL = "to train the network, beta by beta"
+    JUDGE = "to compare the sets of centres"
+    SETTLE = "to refine the centres at the last beta"
+
+
+class AnnealedStrategy(Strategy):
+    """Expected costs by a network, and centres that follow its free energy down.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        All hyperparameters of Algorithm 2.
+    given : ADENetwork, optional
+        A network of expected costs to start from.
+    device : str
+    unasked : bool
+        Whether nobody has asked for this: costs turned out to be negative.
+    """
+
+    def __init__(
+        self, entities: Entities, n_clusters: int, rng: np.random.Generator, *, recipe: Recipe,
+        given: ADENetwork | None = None, device: Any = "cpu", unasked: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(entities, n_clusters, recipe.exploration, rng)
+        self.recipe, self.device, self.unasked = recipe, torch.device(device), unasked
+        base = entities.problem()
+        mean = base.mean_center()[0].astype(np.float64)
+        self.scale, self.cost_unit = base.scale, base.cost_scale
+        self.centers = np.repeat(mean[None], n_clusters, axis=0)
+        self.units = Units(mean, base.scale, base.cost_scale)
+        if not recipe.standardize:
+            self.units = Units(np.zeros(entities.n_features), 1.0, 1.0)
+        self.betas = ladder(recipe, first_beta(base), n_clusters, entities.n_features)
+        self.beta = self.betas[0]
+        noise = recipe.spread or 0.05 * self.scale
+        shape = (recipe.replicas, n_clusters, entities.n_features)
+        self.replicas = mean + noise * rng.standard_normal(shape)
+        capacity = recipe.replay * recipe.n_layouts
+        self.replay = Replay(n_clusters, entities.n_features, recipe.n_samples, capacity)
+        self._means = np.zeros((len(entities), n_clusters)) if recipe.ema > 0 else None
+        self.phase, self.finished = Phase.ANNEAL, None
+        self.stage = self.told = self._turn = 0
+        self._debt, self.loss = 0.0, math.nan
+        self._verdict = np.zeros((recipe.replicas, 3))
+        self.showing = Showing()
+        size = recipe.size() if given is None else given.size
+        network = ADENetwork(entities.n_features, size, "costs", int(rng.integers(2**31)))
+        if given is not None:
+            network.load_state_dict(given.state_dict())
+        network.units = self.units
+        self.trainer = self._new_trainer(network)
+        self._freeze()
+        self.relabel()
+
+    def _new_trainer(self, network: ADENetwork) -> Trainer:
+        recipe, network = self.recipe, network.to(self.device).eval()
+        return Trainer(
+            network, recipe.learning_rate, recipe.weight_decay, recipe.clip, recipe.compile
+        )
+
+    def _freeze(self) -> None:
+        self.frozen = NetworkAutonomy(copy.deepcopy(self.trainer.network).cpu(), self.units)
+
+    @property
+    def network(self) -> ADENetwork:
+        """The network as trained so far."""
+        return self.trainer.network
+
+    @property
+    def model(self) -> Autonomy:
+        return self.frozen
+
+    def few_threads(self) -> AbstractContextManager[None]:
+        recipe = self.recipe
+        numbers = recipe.n_layouts * recipe.n_samples * recipe.hidden_dim * recipe.n_blocks
+        return nullcontext() if numbers >= LARGE_STEP else super().few_threads()
+
+    # -- asking -----------------------------------------------------------------------------------
+
+    def draw_entities(self, n: int) -> IntArray:
+        draws = self.recipe.n_draws
+        return np.repeat(super().draw_entities(-(-n // draws)), draws)[:n]
+
+    def choose(self, entities: IntArray, blind: np.ndarray) -> Questions:
+        n, K, draws = len(entities), self.n_clusters, self.recipe.n_draws
+        each = self.recipe.n_samples * draws
+        sets, which, exact = self.showing.take(n, each, self._next_set)
+        # Several draws of one pair are one question asked several times.
+        first = np.arange(0, n, draws)
+        q = self._costs_at(entities[first], which[first], sets)
+        # Replicas are compared by the best that each can do, not by what exploring costs.
+        judging = self.phase is Phase.JUDGE
+        pi = gibbs(q, math.inf if judging else self.beta)
+        drawn = draw(pi, self.rng)
+        blind = np.zeros_like(blind) if judging else blind
+        drawn = np.where(blind[first], self.rng.integers(0, K, len(first)), drawn)
+        chance = (1 - self.exploration) * pi[np.arange(len(first)), drawn] + self.exploration / K
+        prescribed, best, chance = (np.repeat(z, draws)[:n] for z in (drawn, q.argmin(1), chance))
+        greedy = exact & (prescribed == best)
+        return Questions(prescribed, np.maximum(chance, 1e-12), greedy, sets[which])
+
+    def _next_set(self) -> tuple[FloatArray, bool]:
+        number = int(self.rng.integers(len(self.replicas)))
+        watched = self.recipe.spread is None and self.rng.random() < 1 / WATCHED
+        if self.phase is Phase.JUDGE:
+            self._turn += 1
+            return self.replicas[self._turn % len(self.replicas)].copy(), True
+        if watched:
+            return self.centers.copy(), True
+        Y = self.replicas[number]
+        return within(Y + self._spread() * self.rng.standard_normal(Y.shape), self.entities), False
+
+    def _spread(self) -> float:
+        """Return the standard deviation of the perturbation of the centres."""
+        if self.recipe.spread is not None:
+            return self.recipe.spread
+        width = 1.5 / math.sqrt(2 * self.beta)
+        if not self.entities.cost.mean_is_optimal:
+            # Beta is per unit of cost; a length is wanted.
+            width *= self.scale / math.sqrt(self.cost_unit)
+        extent = self.entities.range
+        return min(max(width, 0.05 * extent), 0.15 * extent)
+
+    def _costs_at(self, entities: IntArray, which: IntArray, sets: FloatArray) -> FloatArray:
+        """Return expected costs (n, K), all sets of centres at once; ``which`` is in order."""
+        counts = np.bincount(which, minlength=len(sets))
+        place = np.arange(len(which)) - (np.cumsum(counts) - counts)[which]
+        shape = (len(sets), int(counts.max()))
+        padded = np.zeros(shape, dtype=np.int64)
+        padded[which, place] = entities
+        blank = np.zeros((*shape, self.n_clusters), dtype=bool)
+        out = np.empty((len(entities), self.n_clusters))
+        step = max(1, ROWS // shape[1])
+        for lo in range(0, len(sets), step):
+            some = slice(lo, lo + step)
+            batch = Batch(
+                sets[some], padded[some], padded[some] * 0, np.zeros(padded[some].shape),
+                blank[some], blank[some, :, 0],
+            )  # fmt: skip
+            X, cost = self.entities.X, self.entities.cost
+            lesson = prepare(batch, X, cost, self.units, torch.float32, self.device)
+            with torch.no_grad():
+                E = self.network.costs(lesson.X, lesson.Y, lesson.D).cpu().numpy()
+            mine = (which >= lo) & (which < lo + step)
+            out[mine] = E[which[mine] - lo, place[mine]] * self.units.cost
+        return out
+
+    # -- budget -----------------------------------------------------------------------------------
+
+    @property
+    def _answer_rate(self) -> float:
+        asked, answered, _ = self.tally
+        return min(1.0, max(0.05, answered / max(1, asked))) if answered else 1.0
+
+    @property
+    def goal(self) -> int:
+        """Answers that the present stage waits for."""
+        budget = None
+        if self.budget is not None:
+            # A budget is of questions; some of them are never answered.
+            budget = max(1, math.ceil(self.budget * self._answer_rate))
+        if self.phase is Phase.JUDGE:
+            most = JUDGED * len(self.replicas)
+            return most if budget is None else max(1, min(most, int(JUDGING * budget)))
+        if budget is None:
+            return self.recipe.epochs * self.recipe.n_questions
+        judging = JUDGING if self.recipe.replicas > 1 else 0.0
+        return max(1, int((1 - judging) * budget) // len(self.betas))
+
+    @property
+    def batch_size(self) -> int:
+        return min(self.recipe.n_questions, max(64, self.goal - self.told))
+
+    @property
+    def limit(self) -> int:
+        if self.budget is not None:
+            return self.begun_at + self.budget
+        # A little more than the plan needs, and as much more as answers are lost.
+        per_beta = self.recipe.epochs * self.recipe.n_questions
+        plan = SPARE + per_beta * len(self.betas) + JUDGED * self.recipe.replicas
+        return self.begun_at + math.ceil(plan / self._answer_rate)
+
+    def enough(self) -> str | None:
+        if self.finished is not None:
+            return self.finished
+        return "the budget is spent" if self.tally.asked >= self.limit else None
+
+    # -- learning ---------------------------------------------------------------------------------
+
+    def remember(self, memory: Memory) -> None:
+        """Take in answers that another strategy was told."""
+        self.replay.add(
+            memory.layouts[memory.layout], memory.entities, memory.prescribed, memory.cost,
+            memory.served,
+        )  # fmt: skip
+
+    def learn(self, answers: Answers) -> None:
+        if not np.isfinite(answers.cost).all():
+            answers = answers.take(np.flatnonzero(np.isfinite(answers.cost)))
+        m, recipe = len(answers), self.recipe
+        if m == 0:
+            return
+        Y, cost = np.array(answers.sets), answers.cost
+        if self.phase is Phase.JUDGE:
+            self._judge(answers, Y)
+        entities, prescribed = answers.asked.entities, answers.asked.prescribed
+        if recipe.n_draws > 1:
+            entities, prescribed, cost, Y = averaged(entities, prescribed, cost, Y)
+        if self._means is not None:
+            cells = entities * self.n_clusters + prescribed
+            self._means = self._means.copy()
+            cost = blended(self._means.reshape(-1), cells, cost, recipe.ema)
+        if cost.min() < 0:
+            self.network.allow_negative()
+        unknown = np.ones((len(cost), self.n_clusters), dtype=bool)
+        touched = self.replay.add(Y, entities, prescribed, cost, unknown)
+        self.told += m
+        if self.phase is not Phase.JUDGE:
+            usual = recipe.updates * m / recipe.n_questions
+            most = recipe.epochs * recipe.updates
+            planned = most * min(1.0, m / self.goal)
+            self._train(touched, planned if self.phase is Phase.ANNEAL else min(usual, most))
+        while self.told >= self.goal:
+            self._advance()
+
+    def _train(self, touched: IntArray, steps: float) -> None:
+        """Take steps on the newest answers, every other one on all that are remembered."""
+        recipe, self._debt = self.recipe, self._debt + steps
+        if self._debt >= 1 and self.trainer.n_steps == 0:
+            self._begin_where_costs_are()
+        while self._debt >= 1 and len(touched):
+            self._debt -= 1
+            n, pool = recipe.n_layouts, self.replay.n_groups
+            if recipe.replay == 1:
+                groups = touched
+            elif self.trainer.n_steps % 2 == 0:
+                groups = touched[self.rng.integers(0, len(touched), n)]
+            else:
+                groups = self.rng.integers(0, pool, n)
+            lesson = self._lessons(groups)
+            seed = int(self.rng.integers(2**31))
+            self.loss = self.trainer.step(lesson, self._rate_factor(), seed)
+
+    @property
+    def _lessons(self) -> Lessons:
+        X, cost = self.entities.X, self.entities.cost
+        return Lessons(self.replay, X, cost, self.units, self.device)
+
+    def _begin_where_costs_are(self) -> None:
+        """Take out what all costs have in common; steps would have to go all the way there.
+
+        Only if some are negative or it is much: else the published network begins as it should.
+        """
+        n_groups = self.replay.n_groups
+        groups = np.unique(np.linspace(0, n_groups - 1, self.recipe.n_layouts).astype(int))
+        lesson = self._lessons(groups)
+        told = self.replay.take(np.arange(n_groups))
+        if (told.target[told.valid] < 0).any():
+            self.network.allow_negative()
+        with torch.no_grad():
+            estimate = self.network.costs(lesson.X, lesson.Y, lesson.D)
+        known = estimate.gather(2, lesson.prescribed[..., None])[..., 0]
+        off = float((lesson.target - known)[lesson.valid].median())
+        much = self.recipe.standardize and abs(off) > MUCH
+        if self.network.floor < 0 or much:
+            self.network.shift += off
+            self._freeze()
+            self.relabel()
+
+    def _rate_factor(self) -> float:
+        """Return the factor on the learning rate: warm-up, then a cosine over the annealing."""
+        if not self.recipe.warm_up:
+            return 1.0
+        part = min(1.0, (self.stage + self.told / self.goal) / len(self.betas))
+        cosine = 0.5 * (1 + math.cos(math.pi * part))
+        return max(0.02, min(1.0, (self.trainer.n_steps + 1) / 100) * cosine)
+
+    def _advance(self) -> None:
+        """End a stage: move the centres, and go on to the next one."""
+        if self.phase is Phase.JUDGE:
+            self._choose_replica()
+            self._settle("the centres with the least observed cost were chosen")
+        else:
+            self._descend()
+            if self.phase is Phase.ANNEAL:
+                self._next_beta()
+            self.told = 0
+        self.relabel()
+
+    def _next_beta(self) -> None:
+        self.stage += 1
+        if self.stage < len(self.betas):
+            self.beta = self.betas[self.stage]
+            return
+        common = float(self.network.shift) * self.units.cost
+        self.replicas = distinct(self._believed(), self.replicas, common)
+        if len(self.replicas) == 1:
+            self._settle(f"beta_max={self.betas[-1]:g} reached")
+            return
+        self.phase, self._verdict = Phase.JUDGE, np.zeros((len(self.replicas), 3))
+
+    def _settle(self, reason: str) -> None:
+        """End the annealing; answers that come later refine the centres at the last beta."""
+        self.finished, self.phase, self.told = reason, Phase.SETTLE, 0
+
+    def _believed(self) -> Problem:
+        here, entities = self.entities.here, self.entities
+        problem = Problem(
+            entities.X[here], sample_weight=entities.weight[here], cost=entities.cost,
+            autonomy=self.frozen,
+        )  # fmt: skip
+        return thin(problem, canonical_order(problem), MOST_ENTITIES)
+
+    def _descend(self) -> None:
+        """Move all replicas down the network's free energy at the present beta."""
+        recipe = self.recipe
+        self._freeze()
+        whole = self._believed()
+        problem = thin(whole, canonical_order(whole), MOVED_BY)
+        if recipe.center_rate is not None:
+            problem = whole  # as published
+        reach = 2 * self._spread()
+        last = self.stage >= len(self.betas) - 1 or recipe.center_rate is not None
+        here, room = self.entities.X[self.entities.here], BOX * self.entities.range
+        box = here.min(0) - room, here.max(0) + room
+        moved = []
+        for Y in self.replicas:
+            shake = 0.0 * Y if last else 1e-3 * self.scale * self.rng.standard_normal(Y.shape)
+            moved.append(descended(recipe, problem, Y, self.beta, reach, shake, box))
+        self.replicas = np.stack(moved)
+        self._place(min(self.replicas, key=problem.distortion))
+
+    def _place(self, Y: FloatArray) -> None:
+        self.showing = Showing()
+        if np.abs(Y - self.centers).max() > MOVED * self.scale:
+            self.monitor.forget_costs()
+        self.centers = np.array(Y, dtype=np.float64)
+
+    def as_now(self, centers: FloatArray) -> np.ndarray:
+        moved: FloatArray = np.abs(centers - self.centers).max((-2, -1))
+        return moved <= MOVED * self.scale
+
+    def _judge(self, answers: Answers, Y: FloatArray) -> None:
+        verdict = self._verdict.copy()
+        for number, replica in enumerate(self.replicas):
+            seen = answers.cost[(replica == Y).all((1, 2)) & (answers.asked.greedy > 0)]
+            verdict[number] += len(seen), seen.sum(), (seen**2).sum()
+        self._verdict = verdict
+
+    def _choose_replica(self) -> None:
+        """Take the replica that cost least, unless the one that should have is as good."""
+        best = cheapest(self._verdict)
+        self.monitor.forget_costs()  # of all replicas
+        self._place(self.replicas[best])
+        self.replicas = self.centers[None].copy()
+
+    @property
+    def watches_choices(self) -> bool:
+        return False
+
+    def conclude(self, thoroughly: bool) -> None:
+        if self.told and self.finished is None and thoroughly:
+            if self.phase is Phase.ANNEAL:
+                self._descend()
+            elif self.phase is Phase.JUDGE:
+                self._choose_replica()
+        self.relabel()
+
+    def doubts(self) -> list[str]:
+        answered = self.tally.answered
+        if not self.unasked or answered >= FEWEST_EXPECTED:
+            return []
+        return [
+            "Costs are negative, so that expected costs are learned, for which "
+            f"{answered} answers are few: give {FEWEST_EXPECTED} or more, or, if costs have a "
+            "lower end, add a constant that makes them positive: then thousands suffice."
+        ]
+
+    # -- results ----------------------------------------------------------------------------------
+
+    def figures(self) -> dict[str, float]:
+        return {"loss": self.loss, "stage": self.stage}
+
+    def problem(self, X: FloatArray, rows: IntArray | None, covariates: Any = None) -> Problem:
+        return Problem(X, cost=self.entities.cost, autonomy=self.frozen)
+
+    def admit(self, entities: Entities, first: int) -> None:
+        if self._means is not None:
+            more = np.zeros((len(entities) - first, self.n_clusters))
+            self._means = np.concatenate([self._means, more])
+        super().admit(entities, first)
+
+    # -- copies and files -------------------------------------------------------------------------
+
+    def copied(self) -> Self:
+        other = super().copied()
+        other.showing = self.showing.copied()
+        other.trainer, other.replay = copy.deepcopy(self.trainer), copy.deepcopy(self.replay)
+        return other
+
+    def state(self) -> dict[str, Any]:
+        return {
+            **self.plan_state(),
+            "stage": self.stage,
+            "told": self.told,
+            "turn": self._turn,
+            "debt": self._debt,
+            "loss": self.loss,
+            "finished": self.finished,
+            "unasked": self.unasked,
+            "phase": self.phase.name,
+            "betas": list(self.betas),
+            "replicas": self.replicas,
+            "showing": self.showing.state(),
+            "verdict": self._verdict,
+            "means": self._means,
+            "replay": self.replay.state(),
+            "trainer": self.trainer.state(),
+            "network": self.network.state(),
+            "frozen": self.frozen.network.state(),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.restore_plan(state)
+        for name in ("stage", "told", "loss", "finished", "replicas", "unasked"):
+            setattr(self, name, state[name])
+        for name in ("turn", "debt", "verdict", "means"):
+            setattr(self, f"_{name}", state[name])
+        self.phase, self.betas = Phase[state["phase"]], state["betas"]
+        self.showing = Showing(**state["showing"])
+        self.replay.restore(state["replay"])
+        network = ADENetwork.from_state(state["network"])
+        assert network.units is not None
+        self.units = network.units
+        self.trainer = self._new_trainer(network)
+        self.trainer.restore(state["trainer"])
+        self.frozen = NetworkAutonomy(ADENetwork.from_state(state["frozen"]), self.units)

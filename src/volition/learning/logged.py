@@ -1,0 +1,253 @@
+"""From a log to a plan: which plan the log can answer for, and what each costs."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+from scipy.spatial.distance import cdist
+
+from volition.choices import (
+    ChoiceFit,
+    Choices,
+    cautions,
+    check_costs,
+    check_model,
+    cross_costs,
+)
+from volition.choices.checks import DAYS, Check
+from volition.choices.decision import (
+    BEST,
+    MOVED,
+    NEAREST,
+    TODAY,
+    Decision,
+    decide,
+    doubts_about,
+    instead_of_moving,
+    order_matters,
+    other_readings,
+    says_nothing_of_moves,
+)
+from volition.choices.worth import (
+    IGNORED,
+    ExpectedCosts,
+    Log,
+    Reach,
+    Worth,
+    compare,
+    narrow,
+    propensities,
+    reach,
+)
+from volition.learning.entities import Entities
+from volition.learning.trial import Plan
+from volition.population import IntArray
+from volition.portfolio import Search
+from volition.validation import FloatArray
+
+#: entities that may carry so much of the weight before a sentence is due
+FEW_HEAVY, MOST_WEIGHT = 10, 0.9
+
+Options = dict[str, tuple[Any, Any]]
+
+
+class LoggedPlans:
+    """A fitted model, the log it is of, and the plans that can be compared by both.
+
+    Parameters
+    ----------
+    entities : Entities
+    choices : Choices
+        The log's; its last layout is today's.
+    fit : ChoiceFit
+        The model.
+    propensity : array of shape (m,), optional
+        Probability of each logged prescription; judged from the log by default.
+    moved : tuple of centres and labels
+        What the model would do.
+    """
+
+    def __init__(
+        self, entities: Entities, choices: Choices, fit: ChoiceFit, propensity: FloatArray | None,
+        moved: tuple[FloatArray, IntArray],
+    ) -> None:  # fmt: skip
+        self.entities, self.choices, self.fit = entities, choices, fit
+        self.propensity, self.moved = propensity, moved
+        self.checks: list[Check] = []
+        self.decision: Decision | None = None
+        self._readings: list[ChoiceFit] | None = None
+        self._guesses = False  # whether nothing can be said of centres that move
+        self._costs: ExpectedCosts | None = None
+
+    @property
+    def today(self) -> FloatArray:
+        """The centres at the end of the log."""
+        result: FloatArray = self.choices.layouts[-1]
+        return result
+
+    def decide(self) -> tuple[Plan, float | None]:
+        """Check the model against the log; return the plan that can be answered for.
+
+        And what it costs, where that is not what the model says.
+        """
+        entities, choices, fit, log = self.entities, self.choices, self.fit, self.log()
+        self._costs = cross_costs(fit, entities.X, choices, entities.cost)
+        plans = self._plans_at_today()
+        checks = check_model(fit, entities.X, choices, entities.cost, log.propensity)
+        named = {"the nearest prescribed": plans[NEAREST][1], "the best prescribed": plans[BEST][1]}
+        checks += check_costs(log, self._costs, named)
+        self.checks = sorted(checks, key=lambda check: check.p_value)
+        far = reach(fit, log, *self.moved)
+        doubts = doubts_about(self.checks, far, len(choices.entities))
+        self._guesses = bool(doubts) or says_nothing_of_moves(fit, choices)
+        rows = self._compared(log, {TODAY: (self.today, None), **plans, MOVED: self.moved})
+        self.decision = decide(rows, doubts, narrow(log))
+        name = self.decision.name
+        if name == MOVED:
+            return Plan(name, *self.moved), None
+        # The log has tried these.
+        labels = self._usual() if name == TODAY else plans[name][1]
+        cost = next(row for row in rows if row.name == name).expected.value
+        return Plan(name, np.array(self.today, dtype=np.float64), labels), cost
+
+    def sentences(self) -> list[str]:
+        """Return what a user should know of the plan, and of the log."""
+        assert self.decision is not None
+        found = [*self.decision.doubts]
+        if self.decision.doubts:
+            found.append(instead_of_moving(self.decision.name))
+        weight = self.entities.weight
+        heavy = np.sort(weight)[::-1] / weight.sum()
+        few = int(np.searchsorted(np.cumsum(heavy), MOST_WEIGHT)) + 1
+        if few < FEW_HEAVY and len(heavy) > FEW_HEAVY:
+            found.append(
+                f"{few} of {len(heavy)} entities carry {MOST_WEIGHT:.0%} of the weight: costs are "
+                "theirs, not everybody's."
+            )
+        log = cautions(self.fit, self.entities.X, self.choices, self.entities.cost)
+        return [*log, *found]
+
+    def _usual(self) -> IntArray:
+        """Return what each entity was prescribed most often, or else the nearest."""
+        choices = self.choices
+        now = choices.layout == len(choices.layouts) - 1
+        counts = np.zeros((len(self.entities), choices.n_clusters))
+        np.add.at(counts, (choices.entities[now], choices.prescribed[now]), 1)
+        nearest = self.entities.problem().labels(self.today)
+        return np.where(counts.any(1), counts.argmax(1), nearest)
+
+    def log(self, propensity: Any = None) -> Log:
+        """Return the log with its propensities, checked."""
+        entities, choices = self.entities, self.choices
+        if propensity is None:
+            propensity = self.propensity
+        if propensity is None:
+            propensity = propensities(entities.X, choices, entities.cost)
+        propensity = np.asarray(propensity, dtype=np.float64)
+        if propensity.shape != choices.entities.shape:
+            raise ValueError(
+                f"propensity must have one number for each of the {len(choices.entities)} rows of "
+                f"the log, got shape {propensity.shape}."
+            )
+        bad = np.flatnonzero(~((propensity > 0) & (propensity <= 1)))
+        if len(bad):
+            raise ValueError(
+                f"propensity is {propensity[bad[0]]:g} at row {bad[0]}; what was prescribed had a "
+                "probability above 0, and at most 1."
+            )
+        return Log(entities.X, entities.cost, entities.weight, choices, propensity)
+
+    def _plans_at_today(self) -> Options:
+        """Return the plans that leave the centres where they are."""
+        assert self._costs is not None
+        nearest = self.entities.problem().labels(self.today)
+        return {
+            NEAREST: (self.today, nearest),
+            BEST: (self.today, self._costs.mean.argmin(1)),
+        }
+
+    def _compared(self, log: Log, options: Options) -> list[Worth]:
+        readings: list[ChoiceFit] = []
+        moves = any(not np.array_equal(Y, self.today) for Y, _ in options.values())
+        if not self._guesses and moves:
+            if self._readings is None:
+                entities = self.entities
+                self._readings = other_readings(
+                    self.fit, entities.X, log.choices, entities.cost, entities.covariates
+                )
+            readings = self._readings
+        return compare(
+            self.fit, log, options, costs=self._costs, readings=readings, doubtful=self._guesses,
+            order=bool(order_matters(self.checks)),
+            days=any(check.failed and check.name == DAYS for check in self.checks),
+        )  # fmt: skip
+
+    def worth(self, options: Options | None = None, propensity: Any = None) -> list[Worth]:
+        """Return what centres and prescriptions cost and save; the first is today's."""
+        log = self.log(propensity)
+        options = self._usual_options() if options is None else options
+        return self._compared(log, {TODAY: (self.today, None), **options})
+
+    def _usual_options(self) -> Options:
+        obeying, K = self.entities.problem(), self.choices.n_clusters
+        ignored = Search(obeying, K, random_state=np.random.RandomState(0)).run().centers
+        # Numbered as today's are: where clusters have roles, that matters.
+        ignored = ignored[linear_sum_assignment(cdist(self.today, ignored))[1]]
+        return {
+            **self._plans_at_today(),
+            IGNORED: (ignored, obeying.labels(ignored)),
+            MOVED: self.moved,
+        }
+
+    def reach(self, centers: FloatArray, labels: IntArray) -> Reach:
+        """Return how far centres and prescriptions go beyond what was observed."""
+        return reach(self.fit, self.log(), centers, labels)
+
+    def state(self) -> dict[str, Any]:
+        """Return what a file needs beside the entities, the choices and the fit."""
+        return {
+            "propensity": self.propensity,
+            "moved": list(self.moved),
+            "checks": [list(check) for check in self.checks],
+            "decision": self.decision and list(self.decision),
+            "guesses": self._guesses,
+            "costs": None if self._costs is None else list(self._costs),
+        }
+
+    @classmethod
+    def from_state(
+        cls, state: dict[str, Any], entities: Entities, choices: Choices, fit: ChoiceFit
+    ) -> LoggedPlans:
+        """Return the plans that `state` describes."""
+        centers, labels = state["moved"]
+        plans = cls(entities, choices, fit, state["propensity"], (centers, labels))
+        plans.checks = [Check(*values) for values in state["checks"]]
+        if state["decision"] is not None:
+            name, doubts, reason = state["decision"]
+            plans.decision = Decision(name, tuple(doubts), reason)
+        plans._guesses = state["guesses"]
+        plans._costs = None if state["costs"] is None else ExpectedCosts(*state["costs"])
+        return plans
+
+
+class Proposal(NamedTuple):
+    """Centres to move to, and what that is expected to save."""
+
+    centers: FloatArray
+    labels: IntArray
+    #: cost by the model at the centres as they stand, and at the proposed ones
+    cost_now: float
+    cost_then: float
+    #: expected saving with its 95 % interval; the ends are NaN where nothing can be said of them
+    saving: float
+    low: float
+    high: float
+    #: what to doubt, in sentences
+    doubts: tuple[str, ...]
+
+    @property
+    def sure(self) -> bool:
+        """Whether the whole interval of the saving is above nothing."""
+        return self.low > 0

@@ -1,0 +1,1 @@
+"""What can be learned of how entities respond."""

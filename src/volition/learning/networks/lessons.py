@@ -1,0 +1,62 @@
+"""Answers as a network sees them."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from volition.costs import Cost
+from volition.learning.networks.replay import Batch, Replay
+from volition.learning.networks.units import Units
+from volition.population import IntArray
+from volition.validation import FloatArray
+
+
+class Lesson(NamedTuple):
+    """A batch of answers as a network sees it."""
+
+    X: Tensor  # (G, S, d)
+    Y: Tensor  # (G, K, d)
+    D: Tensor  # (G, S, K) costs of being served
+    apart: Tensor  # (G, K, K) costs between centres
+    prescribed: Tensor  # (G, S)
+    target: Tensor  # (G, S)
+    candidates: Tensor  # (G, S, K) which clusters may have served
+    valid: Tensor  # (G, S)
+
+
+def prepare(
+    batch: Batch, X: FloatArray, cost: Cost, units: Units, dtype: torch.dtype, device: Any
+) -> Lesson:
+    """Return answers in the network's units."""
+    G, S = batch.entities.shape
+    K, d = batch.centers.shape[1:]
+    x, y = torch.from_numpy(X[batch.entities]), torch.from_numpy(batch.centers)
+    with torch.no_grad():
+        D = cost.each(x.reshape(G * S, d), y.repeat_interleave(S, 0)).reshape(G, S, K)
+        apart = cost.each(y.reshape(G * K, d), y.repeat_interleave(K, 0)).reshape(G, K, K)
+        numbers = (units.points(x), units.points(y), D / units.cost, apart / units.cost)
+    target = torch.from_numpy(batch.target) / units.cost
+    points, centers, D, apart = (z.to(device, dtype) for z in numbers)
+    prescribed, candidates, valid = (
+        torch.from_numpy(z).to(device) for z in (batch.prescribed, batch.candidates, batch.valid)
+    )
+    target = target.to(device, dtype)
+    return Lesson(points, centers, D, apart, prescribed, target, candidates, valid)
+
+
+class Lessons(NamedTuple):
+    """All answers that are remembered, and what it takes to learn from them."""
+
+    replay: Replay
+    X: FloatArray
+    cost: Cost
+    units: Units
+    device: Any
+
+    def __call__(self, groups: IntArray, dtype: torch.dtype = torch.float32) -> Lesson:
+        """Return some groups of answers."""
+        batch = self.replay.take(groups)
+        return prepare(batch, self.X, self.cost, self.units, dtype, self.device)

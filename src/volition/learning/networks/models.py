@@ -1,0 +1,178 @@
+"""What a trained network says, in the form of autonomy models, so that all solvers work with it."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from volition.autonomy import Autonomy, Chunk, SoftmaxTransition, Transition, barred
+from volition.costs import Cost
+from volition.learning.networks.network import LEAST, ADENetwork
+from volition.learning.networks.units import Units
+
+#: quantile of distances between places that were asked about, within which others are as known
+USUAL = 0.9
+
+
+@dataclass
+class CostTransition(Transition):
+    """Expected costs as a network estimates them; it knows nothing of p."""
+
+    E: Tensor
+
+    def expected(self, D: Tensor) -> Tensor:
+        return self.E
+
+    def realized(self, W: Tensor) -> Tensor:
+        raise TypeError("A network of costs does not know which clusters are realised.")
+
+    def conditional(self, prescribed: Tensor) -> Tensor:
+        raise TypeError("A network of costs does not know which clusters are realised.")
+
+
+@dataclass
+class ServedTransition(Transition):
+    """Choices, and costs of being served that are not the known ones."""
+
+    choices: SoftmaxTransition
+    C: Tensor
+
+    def expected(self, D: Tensor) -> Tensor:
+        return self.choices.expected(self.C)
+
+    def realized(self, W: Tensor) -> Tensor:
+        return self.choices.realized(W)
+
+    def conditional(self, prescribed: Tensor) -> Tensor:
+        return self.choices.conditional(prescribed)
+
+
+class NetworkAutonomy(Autonomy):
+    """A frozen copy of a network, in double precision.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from volition.learning.networks import ADENetwork, NetworkAutonomy, NetworkSize, Units
+    >>> from volition.problem import Problem
+    >>> network = ADENetwork(1, NetworkSize(8, 8, 1, 2), head="choices", seed=0)
+    >>> model = NetworkAutonomy(network, Units(np.zeros(1), 1.0, 1.0))
+    >>> Problem(np.array([[0.0], [2.0]]), autonomy=model).expected_costs([[0.0], [2.0]]).tolist()
+    [[2.0, 2.0], [2.0, 2.0]]
+    """
+
+    depends_on_centers = True
+    by_entity = True
+
+    def __init__(self, network: ADENetwork, units: Units, share: float = 1.0) -> None:
+        self.network = copy.deepcopy(network).double().eval().requires_grad_(False)
+        self.units, self.share = units, share
+        self.numbers_per_pair = network.size.ff_dim
+
+    def transition(self, chunk: Chunk, Y: Tensor, cost: Cost) -> Transition:
+        units, network = self.units, self._network(Y)
+        x, y = units.points(chunk.X + chunk.origin)[None], units.points(Y + chunk.origin)[None]
+        D = chunk.D[None] / units.cost
+        if network.head == "costs":
+            E = network.costs(x, y, D)[0] * units.cost
+            return CostTransition(chunk.D + self.share * (E - chunk.D))
+        apart = cost.pairwise(Y + chunk.origin, Y + chunk.origin)[None] / units.cost
+        served = network.head == "served"
+        if served:
+            D, apart = self._served(x, y, D), self._served(y, y, apart)
+            C = (network.mean * D[0] - LEAST).clamp(min=0.0) * (network.unit * units.cost)
+            if len(Y) == 1:
+                return CostTransition(C)
+        stay, leave, drawn = (z[0] for z in network.choices(x, y, D, apart))
+        kappa = self.share * torch.sigmoid(-stay) * (len(Y) > 1)
+        choices = SoftmaxTransition(kappa, leave + barred(len(Y), Y.dtype, Y.device), drawn)
+        if not served:
+            return choices
+        return ServedTransition(choices, C)
+
+    def _network(self, Y: Tensor) -> ADENetwork:
+        return self.network.to(Y.device, Y.dtype)
+
+    def _served(self, x: Tensor, y: Tensor, D: Tensor) -> Tensor:
+        """Return what being served at y costs, in the network's unit."""
+        return self.network.log_served(x, y, D).exp()
+
+    def scaled(self, t: float) -> NetworkAutonomy:
+        return NetworkAutonomy(self.network, self.units, self.share * t)
+
+    def state(self) -> dict[str, Any]:
+        """Return what a file needs."""
+        return {
+            "network": self.network.state(),
+            "units": self.units._asdict(),
+            "share": self.share,
+        }
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> NetworkAutonomy:
+        """Return the model that `state` describes."""
+        network = ADENetwork.from_state(state["network"])
+        return cls(network, Units(**state["units"]), state["share"])
+
+    def __repr__(self) -> str:
+        return f"NetworkAutonomy(head={self.network.head!r})"
+
+
+class CautiousAutonomy(NetworkAutonomy):
+    """The same for a search, which would find places that the network takes for cheap.
+
+    Costs are the dearer, the further a centre is from any asked about: nobody was served from
+    there. And they are means over places as far from each other as those that were asked about:
+    where costs jump, as at the banks of a river, a network is smooth, and takes a centre between
+    the two for near to both.
+
+    Parameters
+    ----------
+    network, units
+        As in `NetworkAutonomy`.
+    asked : tensor of shape (m, d)
+        Places of centres that were asked about, in the network's units.
+    """
+
+    def __init__(self, network: ADENetwork, units: Units, asked: Tensor, share: float = 1.0):
+        super().__init__(network, units, share)
+        self.asked = asked
+        exact = "donot_use_mm_for_euclid_dist"
+        others = torch.cdist(asked, asked, compute_mode=exact).fill_diagonal_(torch.inf).amin(1)
+        others = others[others.isfinite()]
+        #: how far from the others most of them are
+        self.usual = max(float(others.quantile(USUAL)), 1e-6) if len(others) else torch.inf
+        self.shifts = _around(asked.shape[1]) * (self.usual if self.usual < torch.inf else 0.0)
+        self.numbers_per_pair *= len(self.shifts)
+
+    def costs(self, x: Tensor, y: Tensor, cost: Cost) -> Tensor:
+        """Return what being served at places y costs those at x, in the network's unit."""
+        with torch.no_grad():
+            D = cost.pairwise(x, y)[None] / self.units.cost
+            self._network(y)
+            return self._served(self.units.points(x)[None], self.units.points(y)[None], D)[0]
+
+    def _network(self, Y: Tensor) -> ADENetwork:
+        network = super()._network(Y)
+        network.service.float()  # a search needs no more, and takes half as long
+        return network
+
+    def _served(self, x: Tensor, y: Tensor, D: Tensor) -> Tensor:
+        far = torch.cdist(y[0], self.asked.to(y)).amin(1) / self.usual
+        served = self.network.log_served(x, y, D, self.shifts.to(y)).exp()
+        return served * (1 + (far - 1).clamp(min=0.0).square())
+
+    def scaled(self, t: float) -> CautiousAutonomy:
+        return CautiousAutonomy(self.network, self.units, self.asked, self.share * t)
+
+
+def _around(n_features: int) -> Tensor:
+    """Return steps of unit length to and fro, along two directions at right angles if possible."""
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.randn(n_features, min(2, n_features), generator=generator, dtype=torch.float64)
+    steps = torch.linalg.qr(drawn)[0].T
+    return torch.cat([steps, -steps])

@@ -1,0 +1,230 @@
+"""Fitting a network to answers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from volition.choices.fit import clearly_better as more_likely
+from volition.learning.networks.lessons import Lesson, Lessons
+from volition.learning.networks.network import LEAST, ADENetwork
+from volition.population import IntArray
+
+CLIP = 60.0
+#: steps between looks at the held-out answers, and looks without a gain after which training ends
+LOOK, PATIENCE = 25, 3
+#: steps by which costs of being served are learned, for each group of answers and at most; groups
+#: per step; factor on the learning rate: a function of two places bears more than attention
+STEPS_PER_GROUP, SERVICE_STEPS, SERVICE_GROUPS, SERVICE_RATE = 100, 4000, 16, 3.0
+#: how tailed the scatter of costs is
+TAILS = 4.0
+#: least scatter of costs, as a share
+LEAST_SCATTER = 0.01
+
+
+def log_choices(stay: Tensor, leave: Tensor, drawn: Tensor, prescribed: Tensor) -> Tensor:
+    """Return log p(k | j, i) for the prescriptions that were made, (G, S, K)."""
+    if drawn.shape[2] == 1:
+        return torch.zeros_like(drawn)
+    j = prescribed[..., None]
+    logits = leave.gather(1, j.expand_as(drawn)) + drawn
+    away = logits.scatter(2, j, -torch.inf).log_softmax(2)
+    stays = stay.gather(2, j)
+    return (away + F.logsigmoid(-stays)).scatter(2, j, F.logsigmoid(stays))
+
+
+def losses(network: ADENetwork, lesson: Lesson) -> Tensor:
+    """Return the loss of each answer, (G, S); zero where there is none.
+
+    A network of costs is judged by squared errors. A network of choices by the likelihood of the
+    cost: the chance of realising any of the clusters that cost as much; or of a cost near that.
+    """
+    if network.head == "costs":
+        estimate = network.costs(lesson.X, lesson.Y, lesson.D)
+        error = estimate.gather(2, lesson.prescribed[..., None])[..., 0] - lesson.target
+        return error.square() * lesson.valid
+    if network.head == "served":
+        served, log_p = served_and_choices(network, lesson)
+        return surprise_nearby(served, log_p, network.form[2], network.unit, lesson)
+    stay, leave, drawn = network.choices(lesson.X, lesson.Y, lesson.D, lesson.apart)
+    return _surprise(log_choices(stay, leave, drawn, lesson.prescribed), lesson)
+
+
+def served_and_choices(network: ADENetwork, lesson: Lesson) -> tuple[Tensor, Tensor]:
+    """Return logarithms of costs of being served and of choices, (G, S, K) each."""
+    served = network.log_served(lesson.X, lesson.Y, lesson.D)
+    between = network.log_served(lesson.Y, lesson.Y, lesson.apart).exp()
+    stay, leave, drawn = network.choices(lesson.X, lesson.Y, served.exp(), between)
+    return served, log_choices(stay.clamp(-CLIP, CLIP), leave, drawn, lesson.prescribed)
+
+
+def surprise_nearby(
+    served: Tensor, log_p: Tensor, scatter: Tensor, unit: Tensor, lesson: Lesson
+) -> Tensor:
+    """Costs scatter around those of the cluster that served; Student's t bears the odd one."""
+    scatter = scatter.clamp(min=math.log(LEAST_SCATTER))
+    # A few costs below nothing are noise.
+    told = lesson.target.isfinite()
+    target = torch.where(told, lesson.target, 0.0)
+    off = torch.log(target.clamp(min=0.0) / unit + LEAST)[..., None] - served
+    density = -(TAILS + 1) / 2 * torch.log1p((off / scatter.exp()).square() / TAILS) - scatter
+    # A choice that was told without its cost counts as a choice.
+    joint = log_p + density * told[..., None]
+    return -_among(joint, lesson).logsumexp(2) * lesson.valid
+
+
+def _surprise(log_p: Tensor, lesson: Lesson) -> Tensor:
+    told = lesson.valid & lesson.candidates.any(2)
+    return -_among(log_p, lesson).logsumexp(2) * told
+
+
+def _among(log_p: Tensor, lesson: Lesson) -> Tensor:
+    """Return logarithms of probabilities, minus infinity for clusters that cannot have served."""
+    told = lesson.valid & lesson.candidates.any(2)
+    # Rows without an answer take part as sure ones, so that no gradient is undefined.
+    candidates = lesson.candidates | ~told[..., None]
+    return log_p.masked_fill(~candidates, -torch.inf)
+
+
+def check_compiler() -> None:
+    """Raise an error with one sentence where `torch.compile` does not work."""
+    try:
+        torch.compile(torch.sin)(torch.ones(2))
+    except Exception as error:  # whatever a compiler or its absence may raise
+        reason = str(error).strip().splitlines()[0]
+        raise ValueError(f"compile=True needs a C++ compiler that works: {reason}.") from None
+
+
+class Trainer:
+    """AdamW on a network, one step at a time; its state can be saved."""
+
+    def __init__(
+        self,
+        network: ADENetwork,
+        learning_rate: float,
+        weight_decay: float,
+        clip: float | None = 1.0,
+        compiled: bool = False,
+    ) -> None:
+        self.network, self.rate, self.clip = network, learning_rate, clip
+        self._losses = torch.compile(losses) if compiled else losses
+        self.optimizer = torch.optim.AdamW(
+            network.parameters(), lr=learning_rate, weight_decay=weight_decay
+        )
+        self.n_steps = 0
+
+    def step(self, lesson: Lesson, factor: float = 1.0, seed: int = 0) -> float:
+        """Take a step at ``factor`` times the learning rate; return the loss."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.rate * factor
+        self.network.train()
+        cuda = lesson.X.device.type == "cuda"
+        half = cuda and torch.cuda.is_bf16_supported()
+        devices = [lesson.X.device] if cuda else []
+        with torch.random.fork_rng(devices, enabled=self.network.size.dropout > 0):
+            if self.network.size.dropout > 0:
+                torch.manual_seed(seed)
+            self.optimizer.zero_grad()
+            with torch.autocast(lesson.X.device.type, torch.bfloat16, enabled=half):
+                total = self._losses(self.network, lesson).sum()
+            loss = total / lesson.valid.sum().clamp(min=1)
+            loss.backward()  # type: ignore[no-untyped-call]
+            if self.clip is not None:
+                torch.nn.utils.clip_grad_norm_(self.network.parameters(), self.clip)
+            self.optimizer.step()
+        self.network.eval()
+        self.n_steps += 1
+        return float(loss.detach())
+
+    def state(self) -> dict[str, Any]:
+        """Return what a file needs beside the network: steps taken and moments."""
+        moments = [
+            {name: value.cpu().numpy() for name, value in self.optimizer.state[p].items()}
+            for p in self.network.parameters()
+            if p in self.optimizer.state
+        ]
+        return {"n_steps": self.n_steps, "moments": moments}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go back to a saved `state`."""
+        self.n_steps = state["n_steps"]
+        moments = {
+            number: {name: torch.from_numpy(np.array(value)) for name, value in one.items()}
+            for number, one in enumerate(state["moments"])
+        }
+        groups = self.optimizer.state_dict()["param_groups"]
+        self.optimizer.load_state_dict({"state": moments, "param_groups": groups})
+
+
+def judged(network: ADENetwork, lesson: Lesson) -> Tensor:
+    """Return the loss of each answer without learning from it."""
+    with torch.no_grad():
+        return losses(network, lesson)
+
+
+def clearly_better(losses: Tensor, others: Tensor) -> bool:
+    """Whether answers, one by one, are likelier than with another network."""
+    new, old = (-z.double().cpu().numpy() for z in (losses, others))
+    if not np.isfinite(old).all():
+        return bool(np.isfinite(new).all())
+    return more_likely(new, old, np.arange(len(new)))
+
+
+def mean_loss(network: ADENetwork, lessons: Lessons, groups: IntArray, n_groups: int) -> float:
+    """Return the mean loss of all answers."""
+    total, n = 0.0, 0
+    for lo in range(0, len(groups), n_groups):
+        lesson = lessons(groups[lo : lo + n_groups])
+        total += float(judged(network, lesson).sum())
+        n += int(lesson.valid.sum())
+    return total / max(n, 1)
+
+
+def train_while_better(
+    trainer: Trainer,
+    lessons: Lessons,
+    pool: IntArray,
+    judges: Lesson,
+    n_groups: int,
+    rng: np.random.Generator,
+) -> Tensor:
+    """Train on groups of the pool as long as the judges' answers become likelier.
+
+    Leaves the network as it was when they were likeliest; returns their losses then, one for each
+    of their answers.
+    """
+    network, told = trainer.network, judges.valid
+    served = network.head == "served"
+    most, rate = 20 * LOOK, 1.0
+    if served:
+        n_groups = SERVICE_GROUPS
+        most = min(SERVICE_STEPS, max(most, STEPS_PER_GROUP * len(pool)))
+        rate = 1.0 if network.attentive else SERVICE_RATE
+    look = most // 20
+    if not served:
+        told = told & judges.candidates.any(2)
+
+    def kept() -> dict[str, Tensor]:
+        return {name: value.clone() for name, value in network.state_dict().items()}
+
+    best, state, since = judged(network, judges)[told], kept(), 0
+    for step in range(most):
+        pick = pool[rng.integers(0, len(pool), min(n_groups, len(pool)))]
+        late = 0.5 * (1 + math.cos(math.pi * step / most)) if served else 1 / 3
+        factor = min(1.0, (step + 1) / look) * late * rate
+        trainer.step(lessons(pick), factor, int(rng.integers(2**31)))
+        if (step + 1) % look:
+            continue
+        now = judged(network, judges)[told]
+        since += 1
+        if now.mean() < best.mean():
+            best, state, since = now, kept(), 0
+        if since == PATIENCE:
+            break
+    network.load_state_dict(state)
+    return best

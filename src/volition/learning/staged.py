@@ -1,0 +1,382 @@
+"""Learning in stages: ask at many sets of centres, learn how entities respond, move the centres.
+
+The model of responses holds for any centres. Each stage asks at centres that are spread over the
+data or around the best ones known, fits the model to all answers, and searches for better centres
+on the model, which costs no answers. What the model is depends on what answers tell.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Self
+
+import numpy as np
+import torch
+from scipy.optimize import linear_sum_assignment
+from scipy.spatial.distance import cdist
+
+from volition.autonomy import Autonomy, Chunk
+from volition.choices import Choices
+from volition.learning.entities import Entities
+from volition.learning.layouts import Layouts, Showing
+from volition.learning.memory import Memory
+from volition.learning.models.response import ResponseModel
+from volition.learning.models.service import FEWEST_LAYOUTS, ServiceModel
+from volition.learning.models.terms import TermsModel
+from volition.learning.monitor import Change
+from volition.learning.policy import draw, gibbs
+from volition.learning.searching import Finder
+from volition.learning.strategy import Answers, Questions, Strategy
+from volition.population import IntArray
+from volition.problem import Problem
+from volition.validation import FloatArray
+
+#: questions at a time
+BATCH = 512
+#: share of the data's spread by which centres move to become others, of unknown cost
+MOVED = 0.05
+#: beta that means a hard policy, times the cost of a single centre
+HARD = 1e4
+#: answers after which it is decided what they tell
+DECIDED_BY = 256
+#: share of costs that must be those of a centre for the metric to be the right one
+EXPLAINED = 0.99
+#: answers about the plan below which nothing is said of whether it costs what is believed
+FEWEST_SEEN = 20
+
+
+class StagedStrategy(Strategy):
+    """Ask, fit a model of responses, search for centres on it, ask again.
+
+    Parameters
+    ----------
+    entities : Entities
+    n_clusters : int
+    rng : Generator
+    exploration : float
+        Share of prescriptions drawn blindly.
+    tol : float
+        Share by which centres must improve from one stage to the next.
+    most : int
+        Questions that are asked at most, unless a budget says otherwise.
+    terms : callable
+        Makes the model for answers that tell which cluster was used.
+    service : callable
+        Makes the model for costs that the metric does not explain.
+    expected : callable, optional
+        Makes the strategy for costs of which nothing is known but their means; None if costs
+        cannot be negative.
+    wanted : {"auto", "choices", "served"}
+        Which model it is to be; "auto" looks at the first answers.
+    needs_realized : bool
+        Whether costs alone are not enough.
+    """
+
+    def __init__(
+        self, entities: Entities, n_clusters: int, rng: np.random.Generator, *, exploration: float,
+        tol: float, most: int, terms: Callable[[], TermsModel], service: Callable[[], ServiceModel],
+        expected: Callable[[Memory], Strategy] | None = None, wanted: str = "auto",
+        needs_realized: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(entities, n_clusters, exploration, rng)
+        self.tol, self.most, self.wanted = tol, most, wanted
+        self._terms, self._service, self._expected = terms, service, expected
+        self.needs_realized = needs_realized
+        base = entities.problem()
+        mean = base.mean_center()[0].astype(np.float64)
+        self.scale, self.cost_unit = base.scale, base.cost_scale
+        self.centers = np.repeat(mean[None], n_clusters, axis=0)
+        self.layouts, self.showing = Layouts(n_clusters, self.scale, rng), Showing()
+        self.memory = Memory(n_clusters, entities.n_features, self.cost_unit)
+        self.beta = HARD / self.cost_unit
+        self.stage, self.told = 0, 0
+        self.finished: str | None = None
+        self.region: FloatArray | None = None
+        self.responses: ResponseModel | None = None
+        self._heir: Strategy | None = None
+        if wanted != "auto":
+            self.responses = terms() if wanted == "choices" else service()
+        self.relabel()
+
+    @property
+    def model(self) -> Autonomy | None:
+        return None if self.responses is None else self.responses.autonomy
+
+    # -- asking -----------------------------------------------------------------------------------
+
+    def choose(self, entities: IntArray, blind: np.ndarray) -> Questions:
+        n, K = len(entities), self.n_clusters
+        sets, which, exact = self.showing.take(n, self._per_layout, self._next_set)
+        if self.model is None:
+            q: FloatArray = np.zeros((n, K))
+            pi: FloatArray = np.full(q.shape, 1 / K)
+        else:
+            q = self._costs_at(entities, which, sets)
+            pi = gibbs(q, math.inf)
+        drawn = draw(pi, self.rng)
+        drawn = np.where(blind, self.rng.integers(0, K, n), drawn)
+        chance = (1 - self.exploration) * pi[np.arange(n), drawn] + self.exploration / K
+        greedy = (self.model is not None) & exact & (drawn == q.argmin(1))
+        return Questions(drawn, np.maximum(chance, 1e-12), greedy, sets[which])
+
+    def _next_set(self) -> tuple[FloatArray, bool]:
+        if self.held:
+            return self.centers.copy(), True
+        settled = self.finished is not None
+        return self.layouts.near_or_far(
+            self.centers, self.entities, roam=self.stage == 0, settled=settled
+        )
+
+    @property
+    def _per_layout(self) -> int:
+        """Questions about one set of centres."""
+        each = 64 if self.responses is None else self.responses.per_layout
+        # Few answers are to be about many places.
+        if isinstance(self.responses, ServiceModel):
+            each = max(1, min(each, self.goal // FEWEST_LAYOUTS))
+        return each
+
+    def _costs_at(self, entities: IntArray, which: IntArray, sets: FloatArray) -> FloatArray:
+        """Return expected costs (n, K) as the model sees them, each question at its centres."""
+        model, out = self.model, np.empty((len(entities), self.n_clusters))
+        assert model is not None
+        none = torch.zeros(self.entities.n_features, dtype=torch.float64)
+        with torch.no_grad():
+            for number, Y in enumerate(sets):
+                rows = np.flatnonzero(which == number)
+                if len(rows) == 0:
+                    continue
+                x, y = torch.from_numpy(self.entities.X[entities[rows]]), torch.from_numpy(Y)
+                D = self.entities.cost.pairwise(x, y)
+                chunk = Chunk(x, none, D, entities[rows], 0)
+                law = model.transition(chunk, y, self.entities.cost)
+                out[rows] = law.expected(D).numpy()
+        return out
+
+    @property
+    def goal(self) -> int:
+        """Answers that the present stage waits for."""
+        responses = self.responses
+        first = 2000 if self.budget is None else min(2000, max(1, int(0.4 * self.budget)))
+        first = first if responses is None else responses.first_goal(self.budget)
+        if self.stage == 0:
+            return first
+        return (
+            first * 2**self.stage if isinstance(responses, ServiceModel) else 2000 * 2**self.stage
+        )
+
+    @property
+    def batch_size(self) -> int:
+        wanted = max(64, self.goal - self.told)
+        if self._undecided and not self.needs_realized:
+            wanted = min(wanted, max(64, DECIDED_BY - len(self.memory)))
+        return min(BATCH, wanted)
+
+    @property
+    def limit(self) -> int:
+        return self.begun_at + (self.most if self.budget is None else self.budget)
+
+    # -- learning ---------------------------------------------------------------------------------
+
+    @property
+    def _undecided(self) -> bool:
+        return self.responses is None
+
+    def learn(self, answers: Answers) -> None:
+        self.memory = self.memory.copied()
+        self.memory.add(answers, self.entities)
+        self.told += len(answers)
+        if self._undecided and (
+            len(self.memory) >= min(DECIDED_BY, self.goal) or self.needs_realized
+        ):
+            self._decide()
+        while self._heir is None and not self._undecided and self.told >= self.goal:
+            self.told -= self.goal
+            self._explore()
+            self.stage += 1
+            if self.finished is not None:
+                self.monitor.forget_choices()
+            self.relabel()
+
+    def _decide(self, ending: bool = False) -> None:
+        """Settle what is to be learned, by what the answers so far tell."""
+        memory = self.memory
+        if memory.share_explained >= EXPLAINED:
+            kind: type[ResponseModel] = TermsModel
+        elif memory.share_negative <= 1 - EXPLAINED:
+            kind = ServiceModel
+        elif self._expected is None:
+            kind = TermsModel  # which centre was used is known all the same
+        elif ending:
+            return  # expected costs take so many answers that nothing is changed to them now
+        else:
+            self._heir = self._expected(memory)
+            return
+        if not isinstance(self.responses, kind):
+            self.responses = self._terms() if kind is TermsModel else self._service()
+            self.stage = 0 if self.responses is not None and self.model is None else self.stage
+
+    def successor(self, total: int | None) -> Strategy | None:
+        return self._heir
+
+    def _explore(self) -> None:
+        """End a stage: fit the model to all answers, and move the centres to where it says."""
+        assert self.responses is not None
+        if self.wanted == "auto":
+            self._decide(ending=True)
+        self.responses = self.responses.copied()
+        self.responses.fit(self.memory, self.entities, self.stage, self.rng)
+        if not self.held:
+            self._move_to(self.responses.search(self._finder()))
+
+    def learn_log(self, choices: Choices, region: FloatArray) -> None:
+        """Learn from recorded choices, and take the centres that the model says."""
+        self.memory = Memory.of_choices(choices, self.cost_unit)
+        self.centers, self.stage, self.region = choices.layouts[-1].copy(), 1, region
+        self.responses = self._terms()
+        self.responses.fit(self.memory, self.entities, self.stage, self.rng)
+        self._move_to(self.responses.search(self._finder(long=True)))
+        self.finished = "the log is at its end"
+        self.relabel()
+
+    def proposed(self) -> tuple[FloatArray, IntArray, float]:
+        if self.model is None or self.responses is None:
+            raise ValueError("Nothing was learned yet: tell answers, and learn from them.")
+        other = self.copied()
+        other.held, other.stage = False, max(1, self.stage)
+        other.responses = self.responses.copied()
+        other._move_to(other.responses.search(other._finder(long=True)))
+        other.relabel()
+        return other.centers, other.labels, other.distortion
+
+    def _finder(self, long: bool = False) -> Finder:
+        return Finder(
+            self.entities, self.n_clusters, self.rng, self.stage, self.centers, long, self.region
+        )
+
+    def _move_to(self, Y: FloatArray) -> None:
+        """Put the centres where they should be, unless those at hand are as good."""
+        responses = self.responses
+        assert responses is not None
+        assert responses.judge is not None
+        assert self.model is not None
+        problem = self._finder().problem(responses.judge)
+        if self.stage and self.model.interchangeable:
+            # Clusters keep their numbers: a search knows nothing of them.
+            Y = Y[linear_sum_assignment(cdist(self.centers, Y))[1]]
+        old = problem.distortion(self.centers) if self.stage else math.inf
+        new = problem.distortion(Y)
+        if old - new < self.tol * new and self._confirmed():
+            self.finished = f"centres no longer improve by more than tol={self.tol:g}"
+        self.place(Y if new < old else self.centers)
+
+    def _confirmed(self) -> bool:
+        """Whether the centres have cost no more than believed: a search goes where a network errs.
+
+        Terms need no such proof.
+        """
+        if isinstance(self.responses, TermsModel):
+            return True
+        assert self.model is not None
+        seen = self.monitor.distortion(self.recost)
+        believed = self._finder().problem(self.model).distortion(self.centers)
+        return seen.n_answers >= FEWEST_SEEN and seen.low <= believed
+
+    def place(self, Y: FloatArray) -> None:
+        """Put the centres here; what others have cost is not what these do."""
+        self.showing = Showing()
+        if np.abs(Y - self.centers).max() > MOVED * self.scale:
+            self.monitor.forget_costs()
+        self.centers = np.array(Y, dtype=np.float64)
+
+    def as_now(self, centers: FloatArray) -> np.ndarray:
+        moved: FloatArray = np.abs(centers - self.centers).max((-2, -1))
+        return moved <= MOVED * self.scale
+
+    @property
+    def watches_choices(self) -> bool:
+        # While centres are tried out, shares of clusters change with them.
+        return self.finished is not None
+
+    def changed(self, change: Change) -> None:
+        """Begin again at the present centres: what was chosen before no longer tells."""
+        self.memory = self.memory.forgotten()
+        self.stage, self.told, self.finished = 0, 0, None
+        if self.responses is not None:
+            self.responses = self.responses.copied()
+            self.responses.forget()
+
+    def enough(self) -> str | None:
+        if self.finished is not None:
+            return self.finished
+        return "the budget is spent" if self.tally.asked >= self.limit else None
+
+    def conclude(self, thoroughly: bool) -> None:
+        if thoroughly and self.told and self.finished is None and len(self.memory):
+            if self._undecided:
+                self._decide(ending=True)
+            self.stage = max(1, self.stage) if self.model is not None else self.stage
+            self._explore()
+        self.relabel()
+
+    # -- results ----------------------------------------------------------------------------------
+
+    def figures(self) -> dict[str, float]:
+        # As long as there is no model the distortion is not one that was learned.
+        known = {} if self.model is not None else {"distortion": math.nan}
+        loss = math.nan if self.responses is None else self.responses.loss
+        return {**known, "loss": loss, "stage": self.stage}
+
+    def problem(self, X: FloatArray, rows: IntArray | None, covariates: Any = None) -> Problem:
+        model = self.model
+        if model is not None and rows is not None:
+            model = model.subset(rows)
+        elif model is not None:
+            assert self.responses is not None
+            given = None if covariates is None else self.entities.covariates_of(covariates, len(X))
+            model = self.responses.for_others(len(X), given)
+        if model is not None:
+            model.check(self.n_clusters, len(X))
+        return Problem(X, cost=self.entities.cost, autonomy=model)
+
+    def admit(self, entities: Entities, first: int) -> None:
+        if self.responses is not None:
+            self.responses = self.responses.copied()
+            self.responses.admit(entities, first)
+        super().admit(entities, first)
+
+    # -- copies and files -------------------------------------------------------------------------
+
+    def copied(self) -> Self:
+        other = super().copied()
+        other.showing = self.showing.copied()
+        return other
+
+    def state(self) -> dict[str, Any]:
+        responses = self.responses
+        return {
+            **self.plan_state(),
+            "stage": self.stage,
+            "told": self.told,
+            "finished": self.finished,
+            "scale": self.scale,
+            "cost_unit": self.cost_unit,
+            "region": self.region,
+            "memory": self.memory.state(),
+            "showing": self.showing.state(),
+            "kind": None if responses is None else type(responses).__name__,
+            "responses": None if responses is None else responses.state(),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.restore_plan(state)
+        for name in ("stage", "told", "finished", "scale", "cost_unit", "region"):
+            setattr(self, name, state[name])
+        self.memory = Memory.from_state(state["memory"])
+        self.showing = Showing(**state["showing"])
+        if state["kind"] is not None:
+            self.responses = (
+                self._terms() if state["kind"] == TermsModel.__name__ else self._service()
+            )
+            self.responses.restore(state["responses"], self.entities)

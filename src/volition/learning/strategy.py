@@ -1,0 +1,273 @@
+"""What a study holds to learn with: a strategy decides what to ask and what to make of answers."""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from volition.autonomy import Autonomy
+from volition.blocks import threads_for
+from volition.learning.entities import Entities
+from volition.learning.ledger import Asked
+from volition.learning.monitor import Change, Monitor
+from volition.population import IntArray
+from volition.problem import BLOCK_ROWS, Problem
+from volition.validation import FloatArray
+
+#: what all strategies keep
+PLAN = ("centers", "labels", "distortion", "beta", "budget", "begun_at", "held")
+#: rows that a model is asked about at a time
+ROWS = 16_384
+
+
+class Questions(NamedTuple):
+    """Prescriptions to try."""
+
+    prescribed: IntArray
+    propensity: Any
+    #: whether each is the best one known
+    greedy: Any
+    #: (K, d), or (m, K, d) where each question has its own
+    centers: FloatArray
+
+
+class Tally(NamedTuple):
+    """How often was asked and answered so far."""
+
+    asked: int = 0
+    answered: int = 0
+    repeated: int = 0
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Answers to be learned from, none of which comes twice."""
+
+    asked: Asked
+    #: cluster that was used; -1 where that was not told
+    realized: IntArray
+    #: what it cost; NaN where that was not told
+    cost: FloatArray
+    #: (K, d), or (m, K, d)
+    centers: FloatArray
+
+    def __len__(self) -> int:
+        return len(self.cost)
+
+    @property
+    def sets(self) -> FloatArray:
+        """The centres of each answer, (m, K, d)."""
+        return np.broadcast_to(self.centers, (len(self), *self.centers.shape[-2:]))
+
+    def take(self, index: Any) -> Answers:
+        """Return some of the answers."""
+        some = self.centers if self.centers.ndim == 2 else self.centers[index]
+        return Answers(self.asked.take(index), self.realized[index], self.cost[index], some)
+
+
+class Strategy(ABC):
+    """Decides where to ask, what to prescribe, what to learn, and when enough is known.
+
+    A study works on a copy while it learns and keeps it only if nothing failed. So `learn` may
+    replace attributes, but must not change arrays or containers in place unless `copied` copies
+    them or `undo` puts them back.
+
+    Attributes
+    ----------
+    centers, labels, distortion : array, array, float
+        The plan as it stands, and what it costs as far as is known. Labels are -1 for entities
+        that have left.
+    beta : float
+        How sharply prescriptions follow costs.
+    budget : int or None
+        Questions that learning may take; None for as many as it needs.
+    begun_at : int
+        Questions that others had asked before this one took over.
+    tally : Tally
+    held : bool
+        Whether the centres stand where they are: nothing else is shown, and nothing moves.
+    """
+
+    #: whether costs alone are not enough
+    needs_realized = False
+    #: whether each question comes with its own centres
+    own_centers = True
+
+    centers: FloatArray
+    labels: IntArray
+    distortion: float
+    beta: float
+    budget: int | None
+
+    def __init__(
+        self, entities: Entities, n_clusters: int, exploration: float, rng: np.random.Generator
+    ) -> None:
+        self.entities, self.n_clusters, self.exploration = entities, n_clusters, exploration
+        self.rng = rng
+        self.monitor = Monitor(n_clusters)
+        self.tally = Tally()
+        self.budget = None
+        self.begun_at = 0
+        self.held = False
+
+    def hold(self, centers: FloatArray) -> None:
+        """Let the centres stand here until somebody moves them."""
+        if centers.shape != self.centers.shape:
+            raise ValueError(
+                f"centers has shape {centers.shape}, but {self.centers.shape} is expected."
+            )
+        self.held, self.centers = True, np.array(centers, dtype=np.float64)
+        self.monitor.forget_costs()
+        self.relabel()
+
+    def proposed(self) -> tuple[FloatArray, IntArray, float]:
+        """Return better centres for what is known, with labels and what they are believed to cost.
+
+        Nothing moves.
+        """
+        raise ValueError("This learner moves its centres step by step; it cannot propose others.")
+
+    # -- asking -----------------------------------------------------------------------------------
+
+    @abstractmethod
+    def choose(self, entities: IntArray, blind: np.ndarray) -> Questions:
+        """Return what to prescribe to entities; where ``blind``, drawn uniformly."""
+
+    def draw_entities(self, n: int) -> IntArray:
+        """Return whom to ask."""
+        return self.entities.draw(n, self.rng)
+
+    @property
+    @abstractmethod
+    def batch_size(self) -> int:
+        """How many questions a fit asks at a time."""
+
+    @property
+    @abstractmethod
+    def limit(self) -> int:
+        """How many questions a fit may ask at most, the trial at its end not included."""
+
+    # -- learning ---------------------------------------------------------------------------------
+
+    @abstractmethod
+    def learn(self, answers: Answers) -> None:
+        """Take in answers."""
+
+    @abstractmethod
+    def enough(self) -> str | None:
+        """Return why a fit has learned what it set out to, or None if it has not."""
+
+    @abstractmethod
+    def conclude(self, thoroughly: bool) -> None:
+        """Set the plan from what is known now; ``thoroughly`` at the end of a fit."""
+
+    def relabel(self) -> None:
+        """Set labels and distortion from what is known, at the centres as they stand."""
+        here, weight = self.entities.here, self.entities.weight
+        labels, total = np.full(len(self.entities), -1), 0.0
+        for lo in range(0, len(here), ROWS):
+            rows = here[lo : lo + ROWS]
+            expected = self.expected_costs(self.entities.X[rows], rows)
+            labels[rows] = expected.argmin(1)
+            total += float(weight[rows] @ expected.min(1))
+        self.labels = labels
+        self.distortion = total / max(float(weight.sum()), 1e-300)
+
+    def expected_costs(
+        self, X: FloatArray, rows: IntArray | None, covariates: Any = None, centers: Any = None
+    ) -> FloatArray:
+        """Return the expected cost of prescribing each centre, (m, K)."""
+        Y = self.centers if centers is None else centers
+        return self.problem(X, rows, covariates).expected_costs(Y)
+
+    def admit(self, entities: Entities, first: int) -> None:
+        """Take in that there are more entities, from number ``first`` on."""
+        self.entities = entities
+        self.relabel()
+
+    def dismiss(self, entities: Entities) -> None:
+        """Take in that some entities have left."""
+        self.entities = entities
+        self.relabel()
+
+    def successor(self, total: int | None) -> Strategy | None:
+        """Return who takes over when this one has learned that it is the wrong one.
+
+        ``total`` is what the fit may ask in all.
+        """
+        return None
+
+    def begin_fit(self, budget: int) -> None:
+        """Prepare what only a fit does; ``budget`` is what it may ask in all."""
+
+    def changed(self, change: Change) -> None:
+        """Act on a change of behaviour."""
+
+    @property
+    def watches_choices(self) -> bool:
+        """Whether a change in the shares of realised clusters is a change of behaviour."""
+        return True
+
+    def as_now(self, centers: FloatArray) -> Any:
+        """Return which centres, (K, d) or (m, K, d), count as those of the plan."""
+        return True
+
+    def recost(self, entities: IntArray, realized: IntArray) -> FloatArray | None:
+        """Return costs of past answers at the centres as they stand, if that can be known."""
+        return None
+
+    # -- results ----------------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def model(self) -> Autonomy | None:
+        """What is known of how entities choose; None as long as nothing is."""
+
+    @abstractmethod
+    def problem(self, X: FloatArray, rows: IntArray | None, covariates: Any = None) -> Problem:
+        """Return the problem of some entities; ``rows`` says which, if they are ours."""
+
+    def figures(self) -> dict[str, float]:
+        """Return what else belongs into a line of the history."""
+        return {}
+
+    def doubts(self) -> list[str]:
+        """Return, in sentences, what a user should know of a fit that has ended."""
+        return []
+
+    def few_threads(self) -> Any:
+        """Limit threads: steps on few entities are small, and threads wait for each other."""
+        return threads_for(-(-len(self.entities) // BLOCK_ROWS))
+
+    # -- copies and files -------------------------------------------------------------------------
+
+    def copied(self) -> Self:
+        """Return a copy on which `learn` can work while this one stays as it is."""
+        other = copy.copy(self)
+        other.monitor = self.monitor.copied()
+        return other
+
+    def undo(self) -> None:
+        """Put back what `learn` has changed in place; called on a copy that is given up."""
+
+    @abstractmethod
+    def state(self) -> dict[str, Any]:
+        """Return all that a file needs to go on from here: plain values and arrays, nested."""
+
+    @abstractmethod
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go back to a saved `state`."""
+
+    def plan_state(self) -> dict[str, Any]:
+        """Return the part of the state that all strategies have."""
+        return {name: getattr(self, name) for name in PLAN} | {"monitor": self.monitor.state()}
+
+    def restore_plan(self, state: dict[str, Any]) -> None:
+        """Go back to what `plan_state` has returned."""
+        for name in PLAN:
+            setattr(self, name, state[name])
+        self.monitor.restore(state["monitor"])

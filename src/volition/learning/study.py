@@ -1,0 +1,489 @@
+"""A study: entities, questions, answers, and a strategy that learns from them.
+
+`ask` hands out questions, `tell` writes answers down, `learn` makes something of them, and `fit` is
+a loop of these. `tell` and `learn` either do all of their work or nothing: answers wait in an inbox
+until a copy of the strategy has learned from them, and then the copy takes the strategy's place.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from volition.learning.entities import Entities
+from volition.learning.ledger import Asked, Ledger
+from volition.learning.monitor import Change, Estimate
+from volition.learning.strategy import Answers, Strategy, Tally
+from volition.learning.trial import Plan, Trial
+from volition.population import IntArray, Prescriptions, Response
+from volition.validation import FloatArray, check_integer
+
+log = logging.getLogger("volition")
+#: lines of history beyond which every other one is dropped
+LONGEST_HISTORY = 20_000
+
+
+class Letter(NamedTuple):
+    """Answers that were told and not yet learned from."""
+
+    ids: IntArray  # -1 for prescriptions that somebody else made
+    answers: Answers
+
+
+class Study:
+    """Entities and a strategy, with the questions and answers between them.
+
+    Parameters
+    ----------
+    strategy : Strategy
+        What to ask and what to make of answers; it has the entities.
+    name : str
+        Who speaks in error messages.
+    """
+
+    def __init__(self, strategy: Strategy, name: str = "The learner") -> None:
+        self.strategy, self.name = strategy, name
+        self.ledger = Ledger()
+        self.inbox: tuple[Letter, ...] = ()
+        #: numbers of questions that were asked by an earlier run, after its last checkpoint
+        self.strangers = np.zeros(0, dtype=np.int64)
+        self.layouts = 0  # versions of centres that were shown
+        self._shown: FloatArray | None = None
+        self.tally = Tally()
+        self.history: list[dict[str, float]] = []
+        self.changes: list[Change] = []
+        self.trial = Trial()
+        self.concluded = False
+        self.assumption: Any = None
+        self._lock = threading.RLock()
+        self._learning = threading.Lock()
+
+    # -- asking -----------------------------------------------------------------------------------
+
+    @property
+    def entities(self) -> Entities:
+        """The entities, those that have left included."""
+        return self.strategy.entities
+
+    def ask(self, n: int | None = None, entities: Any = None) -> Prescriptions:
+        """Return questions: about n entities that are drawn, or about these."""
+        with self._lock:
+            strategy = self.strategy
+            if entities is not None:
+                if n is not None:
+                    raise ValueError("ask takes n or entities, not both.")
+                who = self.entities.check_numbers(entities)
+                gone = np.flatnonzero(self.entities.weight[who] <= 0)
+                if len(gone):
+                    raise ValueError(f"Entity {who[gone[0]]} has left; it cannot be asked.")
+                if len(who) == 0:
+                    raise ValueError("entities must name at least one entity.")
+            else:
+                if n is None:
+                    left = strategy.limit - self.tally.asked
+                    n = min(strategy.batch_size, left) if left > 0 else strategy.batch_size
+                check_integer(n, "n", 1)
+                who = strategy.draw_entities(n)
+            blind = strategy.rng.random(len(who)) < strategy.exploration
+            with strategy.few_threads():
+                asked = strategy.choose(who, blind)
+            version = self._versions(asked.centers, len(who))
+            chance = np.broadcast_to(np.asarray(asked.propensity, dtype=np.float64), (len(who),))
+            ids = self.ledger.issue(who, asked.prescribed, chance, asked.greedy, blind, version)
+            self._count(asked=len(who))
+            return Prescriptions(who, asked.prescribed, asked.centers, ids, chance.copy(), version)
+
+    def _versions(self, centers: FloatArray, m: int) -> IntArray:
+        """Number sets of centres in the order in which they are shown; a set keeps its number."""
+        sets = centers[None] if centers.ndim == 2 else centers
+        before = sets[:1] if self._shown is None else self._shown[None]
+        new = (sets != np.concatenate([before, sets[:-1]])).any((1, 2))
+        new[0] |= self._shown is None
+        numbers = self.layouts + np.cumsum(new)
+        self.layouts, self._shown = int(numbers[-1]), sets[-1].copy()
+        return np.broadcast_to(numbers, (m,)).astype(np.int64)
+
+    def _count(self, asked: int = 0, answered: int = 0, repeated: int = 0) -> None:
+        more = (asked, answered, repeated)
+        self.tally = Tally(*(a + b for a, b in zip(self.tally, more, strict=True)))
+        self.strategy.tally = self.tally
+
+    # -- telling ----------------------------------------------------------------------------------
+
+    def tell(self, prescriptions: Prescriptions, response: Response) -> int:
+        """Write answers down; return how many are new. Nothing is learned before `learn`."""
+        with self._lock:
+            rows = self._checked(prescriptions, response)
+            ids, asked = self._asked(prescriptions, rows)
+            new = self._new(ids)
+            rows, ids, asked = rows[new], ids[new], asked.take(new)
+            realized = response.realized
+            shown = prescriptions.centers
+            letter = Letter(
+                ids,
+                Answers(
+                    asked,
+                    np.full(len(rows), -1) if realized is None else realized[rows],
+                    response.cost[rows],
+                    shown if shown.ndim == 2 else shown[rows],
+                ),
+            )
+            repeated = self.tally._replace(repeated=self.tally.repeated + int((~new).sum()))
+            if len(rows) or (~new).any():
+                # One step: whatever fails, an answer is written down and counted, or neither.
+                letters = (*self.inbox, letter) if len(rows) else self.inbox
+                vars(self).update(inbox=letters, tally=repeated)
+            return len(rows)
+
+    def _checked(self, prescriptions: Any, response: Any) -> IntArray:
+        """Return the rows that hold an answer; raise one sentence if anything is odd."""
+        if not isinstance(prescriptions, Prescriptions) or not isinstance(response, Response):
+            raise ValueError(
+                "tell needs Prescriptions, as ask returns them, and a Response; got "
+                f"{type(prescriptions).__name__} and {type(response).__name__}."
+            )
+        cost, realized = response.cost, response.realized
+        if cost.shape != (len(prescriptions),) or (
+            realized is not None and realized.shape != cost.shape
+        ):
+            raise ValueError(
+                f"{len(prescriptions)} prescriptions, but {len(response)} answers; there must be "
+                "one row for each (cost NaN where no answer came)."
+            )
+        strategy = self.strategy
+        if prescriptions.centers.shape[-2:] != strategy.centers.shape:
+            raise ValueError(
+                f"The prescriptions' centres have shape {prescriptions.centers.shape}, but "
+                f"{strategy.centers.shape} is expected."
+            )
+        rows = np.flatnonzero(response.answered)
+        if strategy.needs_realized and len(rows):
+            if realized is None:
+                raise ValueError(
+                    f"{self.name} needs the realised clusters, not only costs: the population "
+                    "must reveal them."
+                )
+            rows = rows[realized[rows] >= 0]
+        if realized is not None:
+            bad = rows[realized[rows] >= strategy.n_clusters]
+            if len(bad):
+                raise ValueError(
+                    f"Answer {bad[0]} names cluster {realized[bad[0]]}; clusters are numbered 0 to "
+                    f"{strategy.n_clusters - 1}."
+                )
+        for values, what, limit in (
+            (prescriptions.entities, "entity", len(self.entities)),
+            (prescriptions.prescribed, "cluster", strategy.n_clusters),
+        ):
+            bad = np.flatnonzero((values < 0) | (values >= limit))
+            if len(bad):
+                raise ValueError(
+                    f"There is no {what} {values[bad[0]]} (row {bad[0]}); {what} numbers go from "
+                    f"0 to {limit - 1}."
+                )
+        return rows
+
+    def _asked(self, prescriptions: Prescriptions, rows: IntArray) -> tuple[IntArray, Asked]:
+        """Return numbers of questions, and what is known of how they came about."""
+        m = len(rows)
+        entities, prescribed = prescriptions.entities[rows], prescriptions.prescribed[rows]
+        none = np.zeros(m, dtype=np.int8)
+        minus = np.full(m, -1, dtype=np.int64)
+        chance = prescriptions.propensity
+        chance = np.ones(m) if chance is None else chance[rows]
+        # How these were chosen is not known: they say nothing of our own cost.
+        asked = Asked(minus, entities, prescribed, chance, none, none, minus)
+        if prescriptions.ids is None:
+            return minus, asked
+        ids = prescriptions.ids[rows]
+        slots = self.ledger.slots(ids)
+        known = np.flatnonzero(slots >= 0)
+        mine = self.ledger.asked(slots[known])
+        other = (mine.entities != entities[known]) | (mine.prescribed != prescribed[known])
+        unknown = np.flatnonzero(slots < 0)
+        strange = rows[known[other]]
+        if len(unknown) and prescriptions.propensity is None:
+            strange = np.concatenate([strange, rows[unknown]])
+        if len(strange):
+            row = int(strange.min())
+            raise ValueError(
+                f"Question {prescriptions.ids[row]} (row {row}) was never asked like this by this "
+                f"learner, or more than {self.ledger.patience} questions ago; nothing was learned "
+                "from the batch."
+            )
+        columns = [column.copy() for column in asked]
+        for column, values in zip(columns, mine, strict=True):
+            column[known] = values
+        return ids, Asked(*columns)
+
+    def _new(self, ids: IntArray) -> np.ndarray:
+        """Return which answers were never told before."""
+        new = np.ones(len(ids), dtype=bool)
+        numbered = np.flatnonzero(ids >= 0)
+        if len(numbered) == 0:
+            return new
+        mine = ids[numbered]
+        first = np.unique(mine, return_index=True)[1]
+        fresh = np.zeros(len(mine), dtype=bool)
+        fresh[first] = True
+        slots = self.ledger.slots(mine)
+        fresh &= ~((slots >= 0) & self.ledger.answered[slots])
+        told = [letter.ids for letter in self.inbox]
+        fresh &= ~np.isin(mine, np.concatenate([self.strangers, *told]))
+        new[numbered] = fresh
+        return new
+
+    # -- learning ---------------------------------------------------------------------------------
+
+    def learn(self) -> bool:
+        """Learn from all answers that were told; return whether there were any.
+
+        It may run in a thread of its own: questions can be asked and answers told meanwhile.
+        """
+        with self._learning:
+            letters = self.inbox
+            if not letters:
+                return False
+            with self._lock:
+                strategy, seed = self.strategy.copied(), self.strategy.rng.bit_generator.state
+                strategy.tally = self.tally
+            history, changes, trial = list(self.history), list(self.changes), self.trial
+            try:
+                for letter in letters:
+                    trial = self._learned(strategy, letter.answers, history, changes, trial)
+            except BaseException:
+                strategy.undo()
+                self.strategy.rng.bit_generator.state = seed
+                raise
+            with self._lock:
+                self._adopt(strategy, letters, history, changes, trial)
+            return True
+
+    def _learned(
+        self, strategy: Strategy, answers: Answers, history: list[Any], changes: list[Change],
+        trial: Trial,
+    ) -> Trial:  # fmt: skip
+        """Let a copy of the strategy learn from one batch."""
+        # Those who left since they were asked are of no concern any more.
+        here = np.flatnonzero(strategy.entities.weight[answers.asked.entities] > 0)
+        if len(here) < len(answers):
+            answers = answers.take(here)
+        if len(answers) == 0:
+            return trial
+        tally = strategy.tally
+        strategy.tally = tally._replace(answered=tally.answered + len(answers))
+        plan = strategy.centers, strategy.labels
+        asked, monitor = answers.asked, strategy.monitor
+        good = (asked.greedy > 0) & strategy.as_now(answers.centers) & np.isfinite(answers.cost)
+        seen = answers.realized[good] if (answers.realized >= 0).all() else None
+        monitor.add_costs(
+            answers.cost[good], 1 / asked.propensity[good], asked.entities[good], seen
+        )
+        blind = (asked.explored > 0) & (answers.realized >= 0)
+        if strategy.watches_choices and blind.any():
+            change = monitor.add_choices(
+                asked.prescribed[blind], answers.realized[blind], strategy.tally[:2]
+            )
+            if change is not None:
+                log.info("Behaviour has changed: %s", change.what)
+                changes.append(change)
+                monitor.forget_costs()
+                strategy.changed(change)
+        with strategy.few_threads():
+            strategy.learn(answers)
+        now = strategy.centers, strategy.labels
+        if not all(np.array_equal(a, b) for a, b in zip(plan, now, strict=True)):
+            trial = Trial()
+        _note(strategy, history, trial.estimate or strategy.monitor.distortion(strategy.recost))
+        return trial
+
+    def _adopt(
+        self, strategy: Strategy, letters: tuple[Letter, ...], history: list[Any],
+        changes: list[Change], trial: Trial,
+    ) -> None:  # fmt: skip
+        """Put the copy that has learned in the strategy's place, in one step."""
+        ids = np.concatenate([letter.ids for letter in letters])
+        slots = self.ledger.slots(ids)
+        answered = self.ledger.answered.copy()
+        answered[slots[slots >= 0]] = True
+        ledger = self.ledger.with_answered(answered)
+        strangers = np.concatenate([self.strangers, ids[(slots < 0) & (ids >= 0)]])
+        tally = self.tally._replace(answered=strategy.tally.answered)
+        strategy.tally = tally
+        vars(self).update(
+            strategy=strategy,
+            ledger=ledger,
+            strangers=strangers,
+            tally=tally,
+            history=history,
+            changes=changes,
+            trial=trial,
+            inbox=self.inbox[len(letters) :],
+            concluded=False,
+        )
+
+    def conclude(self, thoroughly: bool = True) -> None:
+        """Learn, and make of all answers what a fit makes of them at its end; all or nothing."""
+        self.learn()
+        with self._learning:
+            with self._lock:
+                strategy, seed = self.strategy.copied(), self.strategy.rng.bit_generator.state
+            history, plan = list(self.history), (strategy.centers, strategy.labels)
+            try:
+                with strategy.few_threads():
+                    strategy.conclude(thoroughly)
+                if history and history[-1]["interactions"] == self.tally.asked:
+                    del history[-1]  # it is of before
+                trial = self.trial
+                now = strategy.centers, strategy.labels
+                if not all(np.array_equal(a, b) for a, b in zip(plan, now, strict=True)):
+                    trial = Trial()
+                if self.tally.answered:
+                    seen = trial.estimate or strategy.monitor.distortion(strategy.recost)
+                    _note(strategy, history, seen)
+            except BaseException:
+                strategy.undo()
+                self.strategy.rng.bit_generator.state = seed
+                raise
+            with self._lock:
+                vars(self).update(strategy=strategy, history=history, trial=trial)
+
+    def hand_over(self, heir: Strategy) -> None:
+        """Go on with another strategy."""
+        with self._lock:
+            heir.tally, heir.begun_at = self.tally, self.tally.asked
+            found = getattr(self.strategy, "assumption", None)
+            vars(self).update(strategy=heir, concluded=False, assumption=found)
+
+    def count_foreign(self, asked: int, answered: int = 0) -> None:
+        """Count questions that `ask` has not made: of a log, or of a trial."""
+        with self._lock:
+            self._count(asked, answered)
+
+    def note(self) -> None:
+        """Add a line to the history."""
+        _note(self.strategy, self.history, self.distortion_estimate())
+
+    # -- results ----------------------------------------------------------------------------------
+
+    def distortion_estimate(self) -> Estimate:
+        """Return what the plan costs by answers alone, with a 95 % interval."""
+        seen = self.trial.estimate
+        if seen is not None and not math.isnan(seen.value):
+            return seen
+        return self.strategy.monitor.distortion(self.strategy.recost)
+
+    # -- who comes and goes -----------------------------------------------------------------------
+
+    def add_entities(self, X: Any, sample_weight: Any = None, covariates: Any = None) -> IntArray:
+        """Take in new entities; return their numbers."""
+        with self._learning, self._lock:
+            first = len(self.entities)
+            more = self.entities.added(X, sample_weight, covariates)
+            strategy = self.strategy.copied()
+            strategy.admit(more, first)
+            strategy.monitor.forget_choices()
+            vars(self).update(strategy=strategy, trial=Trial())
+            return np.arange(first, len(more))
+
+    def remove_entities(self, entities: Any) -> None:
+        """Let entities go: they are not asked again and no longer count."""
+        with self._learning, self._lock:
+            fewer = self.entities.without(entities)
+            strategy = self.strategy.copied()
+            strategy.dismiss(fewer)
+            strategy.monitor.forget_choices()
+            vars(self).update(strategy=strategy, trial=Trial())
+
+    def adopt_plan(self, plan: Plan, distortion: float, trial: Trial) -> None:
+        """Put another plan in place of the learned one."""
+        strategy = self.strategy.copied()
+        strategy.centers, strategy.distortion = plan.centers, distortion
+        strategy.labels = np.where(self.entities.weight > 0, plan.labels, -1)
+        vars(self).update(strategy=strategy, trial=trial)
+
+    # -- files ------------------------------------------------------------------------------------
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in vars(self).items() if k not in ("_lock", "_learning")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _lock=threading.RLock(), _learning=threading.Lock())
+
+    def state(self) -> dict[str, Any]:
+        """Return all that is needed to go on from here: plain values and arrays, nested."""
+        with self._lock:
+            return {
+                "entities": self.entities.state(),
+                "strategy": self.strategy.state(),
+                "rng": self.strategy.rng.bit_generator.state,
+                "ledger": self.ledger.state(),
+                "inbox": [_written(letter) for letter in self.inbox],
+                "strangers": self.strangers,
+                "layouts": self.layouts,
+                "shown": self._shown,
+                "tally": list(self.tally),
+                "history": self.history,
+                "changes": [list(change) for change in self.changes],
+                "trial": self.trial.state(),
+                "concluded": self.concluded,
+                "assumption": self.assumption,
+            }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go back to a saved `state`; the strategy is a new one for the same entities."""
+        strategy = self.strategy
+        strategy.rng.bit_generator.state = state["rng"]
+        strategy.restore(state["strategy"])
+        strategy.tally = Tally(*state["tally"])
+        vars(self).update(
+            ledger=Ledger.from_state(state["ledger"]),
+            inbox=tuple(_read(letter) for letter in state["inbox"]),
+            strangers=state["strangers"],
+            layouts=state["layouts"],
+            _shown=state["shown"],
+            tally=strategy.tally,
+            history=state["history"],
+            changes=[Change(*values) for values in state["changes"]],
+            trial=Trial.from_state(state["trial"]),
+            concluded=state["concluded"],
+            assumption=state["assumption"],
+        )
+
+
+def _note(strategy: Strategy, history: list[dict[str, float]], seen: Estimate) -> None:
+    """Add a line to a history."""
+    history.append(
+        {
+            "interactions": strategy.tally.asked,
+            "answers": strategy.tally.answered,
+            "beta": strategy.beta,
+            "distortion": strategy.distortion,
+            "observed": seen.value,
+            "low": seen.low,
+            "high": seen.high,
+            **strategy.figures(),
+        }
+    )
+    if len(history) > LONGEST_HISTORY:
+        history[:] = history[::2]  # the newest is among them
+
+
+def _written(letter: Letter) -> dict[str, Any]:
+    answers = letter.answers
+    return {
+        "ids": letter.ids,
+        "asked": answers.asked._asdict(),
+        "realized": answers.realized,
+        "cost": answers.cost,
+        "centers": answers.centers,
+    }
+
+
+def _read(state: dict[str, Any]) -> Letter:
+    asked = Asked(**state["asked"])
+    return Letter(state["ids"], Answers(asked, state["realized"], state["cost"], state["centers"]))

@@ -1,0 +1,218 @@
+"""The end of a fit: what do its centres really cost, and does the plain alternative cost less?
+
+A learner believes in its model, and a model can be wrong. So part of the budget is kept. With it
+the plan that was learned is tried, and beside it the plain one: k-means centres, the nearest
+prescribed. The costs of these answers owe nothing to any model.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.stats import norm, t
+from sklearn.cluster import KMeans
+
+from volition.learning.monitor import Estimate
+from volition.population import IntArray
+from volition.problem import Problem
+from volition.validation import FloatArray
+
+#: share of a given budget that is kept for the trial, and questions at most
+SHARE, MOST = 0.1, 4000
+#: questions of the trial where nobody has given a budget
+UNASKED = 2000
+#: budgets below which nothing is kept, and answers below which there is no interval
+SMALLEST, FEWEST = 100, 5
+#: share of the trial that goes to the plain plan
+PLAIN_SHARE = 1 / 3
+#: standard errors by which the plain plan must have cost less to be kept, if the model was right
+#: about its own
+CLEARLY = float(norm.ppf(0.95))
+#: standard errors, and share of the cost, by which belief and observation may differ
+FAR_OFF, FAR_OFF_SHARE = 2.6, 0.01
+#: answers below which rare dear ones may be missing by chance, so that nothing is doubted
+FEWEST_TO_DOUBT = 100
+#: answers for each entity from which on all are asked more than once, and entities for each
+#: answer from which on it does not matter that they are not endless
+OFTEN, MANY = 2.0, 4.0
+#: share of questions that are about an entity which another one is about too, and how many are
+#: needed to tell chance within entities from the rest
+TWICE, FEWEST_TWICE = 1 / 6, 30
+LEARNED, PLAIN = "learned", "k-means"
+
+
+class Plan(NamedTuple):
+    """Centres, and which one is prescribed to each entity."""
+
+    name: str
+    centers: FloatArray
+    labels: IntArray
+
+
+class Tried(NamedTuple):
+    """What a plan has cost in the trial."""
+
+    name: str
+    estimate: Estimate
+    error: float  # standard error
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What the plans have cost, which one is kept, and what the model believed of its own."""
+
+    tried: tuple[Tried, ...] = ()
+    kept: str = LEARNED
+    believed: float = math.nan
+
+    @property
+    def estimate(self) -> Estimate | None:
+        """What the plan that is kept has cost; None if nothing was tried."""
+        return self.tried[self.kept == PLAIN].estimate if self.tried else None
+
+    def doubts(self) -> list[str]:
+        """Return, in sentences, what a user should know."""
+        if not self.tried:
+            return []
+        found = []
+        if self.kept == PLAIN:
+            learned, plain = (one.estimate for one in self.tried)
+            if learned.value - plain.value > FAR_OFF_SHARE * abs(plain.value):
+                found.append(
+                    "k-means centres with the nearest prescribed are kept: in answers they cost "
+                    f"{plain.value:.4g} ({plain.low:.4g} to {plain.high:.4g}), what was learned "
+                    f"{learned.value:.4g} ({learned.low:.4g} to {learned.high:.4g})."
+                )
+        off = disagreement(self.believed, self.tried[0])
+        return found if off is None else [*found, off]
+
+    def state(self) -> dict[str, Any]:
+        """Return what a file needs."""
+        tried = [[one.name, list(one.estimate), one.error] for one in self.tried]
+        return {"tried": tried, "kept": self.kept, "believed": self.believed}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Trial:
+        """Return the trial that `state` describes."""
+        tried = tuple(Tried(name, Estimate(*e), error) for name, e, error in state["tried"])
+        return cls(tried, state["kept"], state["believed"])
+
+
+def reserve(budget: int) -> int:
+    """Return how many questions of a budget are kept for the trial."""
+    return min(MOST, int(SHARE * budget)) if budget >= SMALLEST else 0
+
+
+def plain_plan(X: FloatArray, weight: FloatArray, cost: Any, K: int, seed: int) -> Plan:
+    """Return the plan of somebody who ignores overrides."""
+    here = np.flatnonzero(weight > 0)
+    some = here
+    if len(here) > 20_000:
+        some = np.random.default_rng(seed).choice(here, 20_000, replace=False)
+    Z = cost.embed(X[some]).astype(np.float64)
+    found = KMeans(K, n_init=10, random_state=seed).fit(Z, sample_weight=weight[some])
+    centers = cost.unembed(found.cluster_centers_)
+    return Plan(PLAIN, centers, Problem(X, cost=cost).labels(centers))
+
+
+def drawn_twice(entities: IntArray, n_entities: int) -> IntArray:
+    """Return questions of which some are about the same entity as another one.
+
+    Only they tell how much an entity's answers differ by chance. That is of use where a good part
+    of all entities is asked: the rest of the spread then matters less.
+    """
+    n = len(entities)
+    if not n_entities / MANY < n < OFTEN * n_entities:
+        return entities
+    again = int(TWICE * n)
+    return np.concatenate([entities[: n - again], entities[:again]])
+
+
+def estimate(
+    paid: FloatArray,
+    control: FloatArray,
+    mean_control: float,
+    who: Any = None,
+    shares: FloatArray | None = None,
+) -> tuple[Estimate, float]:
+    """Return the mean cost, and its standard error, helped by something that goes with cost.
+
+    Parameters
+    ----------
+    paid : array of shape (m,)
+        What answers cost; entities were drawn in proportion to their weights.
+    control : array of shape (m,)
+        Something known of the same entities, such as what obeying costs.
+    mean_control : float
+        Its mean over all entities. Who happens to be asked then matters less.
+    who : array of shape (m,), optional
+        Entities. If enough were asked about more than once, chance within an entity is told from
+        differences between entities, which matter only as far as not all were asked alike.
+    shares : array of shape (n,), optional
+        Shares of all entities in the mean; needed with ``who``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from volition.learning.trial import estimate
+    >>> known = np.arange(10.0).repeat(100)
+    >>> found, error = estimate(2 * known + [0.1, -0.1] * 500, known, 5.0)
+    >>> round(found.value, 1), error < 0.01
+    (10.0, True)
+    """
+    m = len(paid)
+    if m < FEWEST:
+        return Estimate(math.nan, math.nan, math.nan, m), math.nan
+    off = control - control.mean()
+    spread = float(off @ off)
+    slope = float(off @ paid) / spread if spread > 0 else 0.0
+    left = paid - paid.mean() - slope * off
+    value = float(paid.mean()) + slope * (mean_control - float(control.mean()))
+    # An answer that nobody has given yet may be as far off as costs are apart: no spread among the
+    # answers is no proof that there is none.
+    unseen = float(np.var(paid))
+    total = (float(left @ left) + unseen) / max(1, m - 2)
+    variance = total / m
+    if who is not None and shares is not None:
+        _, each, often = np.unique(who, return_inverse=True, return_counts=True)
+        more = m - len(often)
+        if more >= FEWEST_TWICE:
+            apart = left - (np.bincount(each, left) / often)[each]
+            within = min(total, (float(apart @ apart) + unseen) / more)
+            uneven = np.bincount(who, minlength=len(shares)) / m - shares
+            variance = within / m + (total - within) * float(uneven @ uneven)
+    error = math.sqrt(variance)
+    half = float(t.ppf(0.975, max(1, m - 2))) * error
+    low = max(value - half, min(0.0, value)) if paid.min() >= 0 else value - half
+    return Estimate(value, low, value + half, m), error
+
+
+def plain_is_cheaper(believed: float, learned: Tried, plain: Tried) -> bool:
+    """Whether to keep the plain plan, by what both have cost.
+
+    As long as the learned plan costs what the model believes, it takes a clear difference. A model
+    that was wrong about its own plan has no such credit.
+    """
+    if math.isnan(learned.error) or math.isnan(plain.error):
+        return False
+    apart = learned.estimate.value - plain.estimate.value
+    credit = CLEARLY if disagreement(believed, learned) is None else 0.0
+    return apart > credit * math.hypot(learned.error, plain.error)
+
+
+def disagreement(believed: float, tried: Tried) -> str | None:
+    """Return a sentence if what was learned and what was seen differ by more than chance."""
+    seen, error = tried.estimate, tried.error
+    if math.isnan(error) or seen.n_answers < FEWEST_TO_DOUBT:
+        return None
+    off = abs(believed - seen.value)
+    if off <= FAR_OFF * error or off <= FAR_OFF_SHARE * abs(seen.value):
+        return None
+    return (
+        f"The model expects a cost of {believed:.4g}, but {seen.n_answers} answers about the final "
+        f"centres cost {seen.value:.4g} on average ({seen.low:.4g} to {seen.high:.4g}): behaviour "
+        "is not what the model assumes. Go by distortion_estimate(), not by distortion_."
+    )
