@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
+import threading
 import tomllib
 import warnings
 from collections.abc import Iterator
@@ -57,6 +59,8 @@ FILES = (
     "network.safetensors", "change-*.png",
 )  # fmt: skip
 SHAPE = ("kappa", "gamma", "zeta", "temperature")
+#: why a fit ended, if Ctrl-C has ended it
+CTRL_C = "ended by Ctrl-C"
 AnyLearner = TabularClustering | ADENClustering | ChoiceClustering
 
 
@@ -221,6 +225,7 @@ def learn(
     with (
         _folder_for_state(out),
         _display(quiet, model) as update,
+        stopped_by_ctrl_c() as stopped,
         warnings.catch_warnings(record=True) as caught,
     ):
         warnings.simplefilter("always")
@@ -231,7 +236,7 @@ def learn(
                 sample_weight=source.table.weight,
                 checkpoint=out / STATE,
                 resume=resume,
-                on_batch=update,
+                on_batch=lambda learner: update(learner) or (CTRL_C if stopped else None),
             )
         except RuntimeError as error:
             failure = error
@@ -453,7 +458,7 @@ def _display(quiet: bool, model: AnyLearner) -> Iterator[Any]:
     """Give a function that shows where a learner has got to."""
     shown = Console(stderr=True)
     if quiet or not sys.stderr.isatty():
-        yield None
+        yield lambda learner: None
         return
     progress = Progress(
         TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), console=shown
@@ -470,10 +475,30 @@ def _display(quiet: bool, model: AnyLearner) -> Iterator[Any]:
                 description=f"beta {model.beta_:.3g}, {learner.n_interactions_} interactions"
                 f"{seen}{changes}",
                 completed=learner.n_interactions_,
-                total=model._limit(),
+                total=learner.most_interactions_,
             )
 
         yield update
+
+
+@contextmanager
+def stopped_by_ctrl_c() -> Iterator[list[bool]]:
+    """Let Ctrl-C end a fit after the batch in hand; a second one ends it at once."""
+    stopped: list[bool] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield stopped
+        return
+
+    def stop(number: int, frame: Any) -> None:
+        if stopped:
+            raise KeyboardInterrupt
+        stopped.append(True)
+
+    before = signal.signal(signal.SIGINT, stop)
+    try:
+        yield stopped
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _interval(estimate: Any) -> str:
@@ -580,7 +605,7 @@ def _write(model: AnyLearner, source: Source, summary: dict[str, Any], folder: P
 def _print(console: Console, model: AnyLearner, summary: dict[str, Any], out: Path) -> None:
     early = (
         " Ended early by Ctrl-C; what was learned is kept."
-        if model.interrupted_
+        if model.stop_reason_ == CTRL_C
         else f" Ended: {model.stop_reason_}."
     )
     console.print(

@@ -396,6 +396,11 @@ class Learner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, B
         return self._begun().tally.asked
 
     @property
+    def most_interactions_(self) -> int:
+        """Questions that a fit may ask at most, as far as is known now."""
+        return self._begun().strategy.limit
+
+    @property
     def n_answers_(self) -> int:
         """Answers learned from."""
         return self._begun().tally.answered
