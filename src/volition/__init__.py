@@ -11,6 +11,7 @@ from volition.autonomy import (
 )
 from volition.choices import ChoiceAutonomy
 from volition.estimators import AutonomyAwareClustering
+from volition.io.models import load_autonomy, load_model, save_autonomy, save_model
 from volition.learners import (
     ADENClustering,
     ChoiceClustering,
@@ -18,7 +19,6 @@ from volition.learners import (
     RobbinsMonro,
     TabularClustering,
 )
-from volition.persistence import load_autonomy, load_model, save_autonomy, save_model
 from volition.phase import CriticalPoint, critical_beta
 from volition.population import (
     LoggedPopulation,

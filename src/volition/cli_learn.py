@@ -27,6 +27,7 @@ from volition.cli_output import Out, Overwrite
 from volition.costs import cost_unit_name
 from volition.datasets import load_four_groups, make_city
 from volition.estimators import AutonomyAwareClustering
+from volition.io.files import reason_of, sweep
 from volition.learners import ADENClustering, ChoiceClustering, Learner, TabularClustering
 from volition.learners.trial import PLAIN as PLAIN_PLAN
 from volition.log_files import read_logged
@@ -36,7 +37,6 @@ from volition.outputs import check_writable, output_folder, plain_json, write_cs
 from volition.plotting.text import PLAIN, label, save_figure
 from volition.population import LoggedPopulation, SimulatedPopulation
 from volition.records import unanswered_note
-from volition.storage import reason_of, sweep
 from volition.tables import (
     Table,
     read_entities,

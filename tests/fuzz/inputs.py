@@ -47,7 +47,7 @@ from volition.outputs import plain_text
 from volition.reproduce import Case as ReproduceCase
 from volition.reproduce import Settings, Study, run
 from volition.reproduce.journal import JOURNAL
-from volition.storage import checksum
+from volition.io.files import checksum
 from volition.tables import read_table
 
 #: the truth about an input that can only be refused

@@ -9,7 +9,6 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, is_dataclass
 from os import PathLike
 from pathlib import Path
 from time import monotonic
@@ -21,6 +20,15 @@ from sklearn.base import BaseEstimator, ClusterMixin
 
 from volition.blocks import threads_for
 from volition.costs import Cost, resolve_cost
+from volition.io.files import check_file, expect, reading
+from volition.io.serialization import (
+    decode,
+    decode_params,
+    encode,
+    encode_params,
+    read,
+    write,
+)
 from volition.learners.ledger import Asked, Ledger
 from volition.learners.monitor import Change, Estimate, Monitor
 from volition.learners.trial import (
@@ -46,7 +54,6 @@ from volition.learners.trial import (
 )
 from volition.population import IntArray, Population, Prescriptions, Response
 from volition.problem import BLOCK_ROWS
-from volition.storage import check_file, expect, read_file, reading, write_file
 from volition.validation import (
     FloatArray,
     check_entities,
@@ -174,7 +181,7 @@ class Learner(ClusterMixin, BaseEstimator):
         return {}
 
     @abstractmethod
-    def _accept(self, numbers: dict[str, Any]) -> None:
+    def _accept(self, state: dict[str, Any]) -> None:
         """Raise ValueError unless a saved state is of the kind that this learner keeps."""
 
     @abstractmethod
@@ -182,18 +189,18 @@ class Learner(ClusterMixin, BaseEstimator):
         """Act on a change of behaviour."""
 
     @abstractmethod
-    def _state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """Return the subclass's numbers and arrays, for saving."""
+    def _state(self) -> dict[str, Any]:
+        """Return the subclass's state as the codec takes it."""
 
     @abstractmethod
-    def _restore(self, numbers: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+    def _restore(self, state: dict[str, Any]) -> None:
         """Return to a saved state."""
 
     # -- the life of a learner --------------------------------------------------------------------
 
-    @classmethod
-    def _params_from(cls, params: dict[str, Any]) -> dict[str, Any]:
-        """Return constructor parameters from what JSON could hold of them."""
+    def _params(self) -> dict[str, Any]:
+        """Return the constructor's parameters, for saving."""
+        params: dict[str, Any] = self.get_params(False)
         return params
 
     @classmethod
@@ -211,21 +218,10 @@ class Learner(ClusterMixin, BaseEstimator):
         -------
         Learner
         """
-        header = read_file(Path(path), KIND)[1]
+        tree = read(path, KIND)
         with reading(Path(path)):
-            params = cls._params_from(header["params"])
-            saved = params["metric"]
-            if saved is not None and metric is not None:
-                raise ValueError(
-                    f"{path} holds its own metric; metric= is only for Python functions."
-                )
-            if saved is None and metric is None:
-                raise ValueError(
-                    f"{path} was made with a Python function as metric, which is not stored in "
-                    "the file; give it as metric=."
-                )
-            learner = cls(**(params | {"metric": saved or metric}))
-        learner.resume(path)
+            learner = cls(**decode_params(path, tree["params"], {"metric": metric}))
+            learner._take(decode(tree, learner.metric), Path(path))
         return learner
 
     def start(self, X: Any, sample_weight: Any = None) -> Learner:
@@ -927,39 +923,32 @@ class Learner(ClusterMixin, BaseEstimator):
         Path
         """
         self._check_started()
-        header, tensors = self._document()
-        header["population"] = (
-            population.state_dict() if hasattr(population, "state_dict") else None
-        )
-        return write_file(Path(path), tensors, KIND, header)
+        theirs = population.state_dict() if hasattr(population, "state_dict") else None
+        document = encode(self._document() | {"population": theirs})
+        return write(path, KIND, document | {"params": encode_params(self._params())})
 
-    def _document(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """Return all of a learner's state, as a file holds it."""
-        numbers, arrays = self._state()
-        ledger, book = self._ledger.state()
-        monitor, watched = self._monitor.state()
-        header = {
+    def _document(self) -> dict[str, Any]:
+        """Return all of a learner's state, as the codec takes it."""
+        return {
             "class": type(self).__name__,
             "n_clusters": self.n_clusters,
-            "params": {name: _plain(value) for name, value in self.get_params(False).items()},
-            "learner": numbers,
-            "ledger": ledger,
-            "monitor": monitor,
+            "learner": self._state(),
+            "ledger": self._ledger,
+            "monitor": self._monitor.state(),
             "rng": self._rng.bit_generator.state,
             "concluded": self._concluded,
             "distortion": self.distortion_,
             "counts": [self.n_interactions_, self.n_answers_, self.n_repeated_],
             "history": self.history_,
             "ended": [self.stop_reason_, self.interrupted_],
-            "tried": [[one.name, list(one.estimate), one.error] for one in self.tried_],
+            "tried": self.tried_,
             "kept": [self.kept_, self.believed_],
-            "changes": [list(change) for change in self.changes_],
+            "changes": self.changes_,
+            "X": self._X,
+            "weight": self._weight,
+            "centers": self.cluster_centers_,
+            "labels": self.labels_,
         }
-        tensors = {"X": self._X, "weight": self._weight, "centers": self.cluster_centers_}
-        tensors["labels"] = self.labels_
-        for prefix, group in (("learner", arrays), ("ledger", book), ("monitor", watched)):
-            tensors |= {f"{prefix}.{name}": value for name, value in group.items()}
-        return header, tensors
 
     def resume(self, path: Any, population: Any = None) -> Learner:
         """Go on from a file that :meth:`save` wrote, in this process or another.
@@ -980,61 +969,62 @@ class Learner(ClusterMixin, BaseEstimator):
 
     def _load(self, path: Path, population: Any = None) -> None:
         """Go on from a file, or, where it is of no use, stay as if nothing had been tried."""
-        tensors, header = read_file(path, KIND)
+        tree = read(path, KIND)
         before = self.__dict__.copy()
         try:
             with reading(path):
-                header["population"]  # must be there; the population takes it up later
-                self._take(tensors, header, path)
+                del tree["params"]  # they are this learner's own
+                document = decode(tree, self.metric)
+                theirs = document["population"]
+                self._take(document, path)
         except BaseException:
             self.__dict__.clear()
             self.__dict__.update(before)
             raise
-        if header["population"] is not None and hasattr(population, "load_state_dict"):
+        if theirs is not None and hasattr(population, "load_state_dict"):
             try:
-                population.load_state_dict(header["population"])
+                population.load_state_dict(theirs)
             except (KeyError, TypeError, ValueError):
                 raise ValueError(
                     f"{path} was made with another kind of population than {population!r}."
                 ) from None
 
-    def _take(self, tensors: dict[str, np.ndarray], header: dict[str, Any], path: Path) -> None:
-        if header["class"] != type(self).__name__ or header["n_clusters"] != self.n_clusters:
+    def _take(self, document: dict[str, Any], path: Path) -> None:
+        """Take over what `_document` has returned."""
+        kind, K = document["class"], document["n_clusters"]
+        if kind != type(self).__name__ or K != self.n_clusters:
             raise ValueError(
-                f"{path} is of {header['class']} with n_clusters={header['n_clusters']}, not of "
+                f"{path} is of {kind} with n_clusters={K}, not of "
                 f"{type(self).__name__} with n_clusters={self.n_clusters}."
             )
-        self._accept(header["learner"])
-        n, d = expect(tensors, "X", (None, None)).shape
-        expect(tensors, "weight", (n,))
-        expect(tensors, "centers", (self.n_clusters, d))
-        labels = expect(tensors, "labels", (n,), "i")
+        self._accept(document["learner"])
+        n, d = expect(document, "X", (None, None)).shape
+        expect(document, "weight", (n,))
+        expect(document, "centers", (self.n_clusters, d))
+        labels = expect(document, "labels", (n,), "i")
         if labels.min() < -1 or labels.max() >= self.n_clusters:
             raise ValueError("'labels' holds a cluster that does not exist")
-        groups: dict[str, dict[str, np.ndarray]] = {"learner": {}, "ledger": {}, "monitor": {}}
-        for name, value in tensors.items():
-            prefix, _, rest = name.partition(".")
-            if rest:
-                groups[prefix][rest] = value.copy()
         self._restoring = True
         try:
-            self.start(tensors["X"])
+            self.start(document["X"])
         finally:
             self._restoring = False
-        self._weight = tensors["weight"].copy()
-        self.cluster_centers_ = tensors["centers"].copy()
-        self._ledger = Ledger.restored(header["ledger"], groups["ledger"])
-        self._monitor.restore(header["monitor"], groups["monitor"])
-        self._rng.bit_generator.state = header["rng"]
-        self.n_interactions_, self.n_answers_, self.n_repeated_ = header["counts"]
-        self.history_ = header["history"]
-        self.changes_ = [Change(*values) for values in header["changes"]]
-        self._restore(header["learner"], groups["learner"])
-        self.labels_, self.distortion_ = tensors["labels"].copy(), header["distortion"]
-        self._concluded = header["concluded"]
-        self.stop_reason_, self.interrupted_ = header["ended"]
-        self.tried_ = [Tried(name, Estimate(*e), error) for name, e, error in header["tried"]]
-        self.kept_, self.believed_ = header["kept"]
+        self._weight = document["weight"]
+        self.cluster_centers_ = document["centers"]
+        if not isinstance(document["ledger"], Ledger):
+            raise ValueError("'ledger' is none")
+        self._ledger = document["ledger"]
+        self._monitor.restore(document["monitor"])
+        self._rng.bit_generator.state = document["rng"]
+        self.n_interactions_, self.n_answers_, self.n_repeated_ = document["counts"]
+        self.history_ = document["history"]
+        self.changes_ = document["changes"]
+        self._restore(document["learner"])
+        self.labels_, self.distortion_ = document["labels"], document["distortion"]
+        self._concluded = document["concluded"]
+        self.stop_reason_, self.interrupted_ = document["ended"]
+        self.tried_ = document["tried"]
+        self.kept_, self.believed_ = document["kept"]
 
     def _check_asks(self) -> None:
         """Raise unless there is something to ask, tell or change."""
@@ -1073,17 +1063,6 @@ def _seed(random_state: Any) -> Any:
             f"{random_state!r}."
         ) from None
     return random_state
-
-
-def _plain(value: Any) -> Any:
-    """Return a parameter as JSON can hold it; None for what belongs to the run, not the model."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return asdict(value)
-    if isinstance(value, np.integer | np.floating):
-        return value.item()
-    if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
-    return value if isinstance(value, int | float | str) else None
 
 
 @contextmanager

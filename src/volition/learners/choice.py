@@ -6,7 +6,6 @@ import warnings
 from typing import Any
 
 import numpy as np
-import torch
 from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import cdist
 from threadpoolctl import threadpool_limits
@@ -51,8 +50,8 @@ from volition.choices.worth import (
     reach,
 )
 from volition.costs import resolve_cost
+from volition.io.files import expect
 from volition.learners.aden.models import NetworkAutonomy
-from volition.learners.aden.network import ADENetwork, NetworkSize
 from volition.learners.aden.units import Units
 from volition.learners.ledger import Asked
 from volition.learners.monitor import Change
@@ -81,7 +80,7 @@ IMPROVED = 8
 AGAIN = 3
 
 
-#: what a saved state holds besides arrays
+#: what is saved as it is
 NAMES = (
     "stage",
     "told",
@@ -94,6 +93,14 @@ NAMES = (
     "cost_unit",
     "network_at",
     "guesses",
+    "shown",
+    "covariates",
+    "coding",
+    "propensity",
+    "region",
+    "moved",
+    "cross_costs",
+    "loyalty",
 )
 
 
@@ -291,11 +298,6 @@ class ChoiceClustering(StagedLearner):
     def covariate_names_(self) -> list[str] | None:
         """Names of the columns of covariates, ``kind=van`` for text; None without names."""
         return None if self._coding is None else self._coding.names
-
-    @classmethod
-    def _params_from(cls, params: dict[str, Any]) -> dict[str, Any]:
-        family = params["family"]
-        return params | {"family": family if isinstance(family, str) else tuple(map(tuple, family))}
 
     def add_entities(self, X: Any, sample_weight: Any = None, covariates: Any = None) -> IntArray:
         """Take in new entities; see `Learner.add_entities`.
@@ -792,82 +794,41 @@ class ChoiceClustering(StagedLearner):
 
     # -- interruption -----------------------------------------------------------------------------
 
-    def _state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        numbers: dict[str, Any] = {name: getattr(self, f"_{name}") for name in NAMES}
+    def _state(self) -> dict[str, Any]:
+        model, fit = self._unattached, self.fit_
         shape = (0, *self.cluster_centers_.shape)
-        arrays: dict[str, np.ndarray] = {
-            **self._rows,
+        if fit is not None and self._covariates is not None:
+            fit = fit.for_entities(self._covariates[:0])  # they stand beside it
+        return {name: getattr(self, f"_{name}") for name in NAMES} | {
+            "rows": self._rows,
             "layouts": np.array(self._layouts) if self._layouts else np.zeros(shape),
-            "shown": self._shown,
+            "family": self.family,
+            "center_names": self.center_names_,
+            "decision": self.decision_,
+            "checks": self.checks_,
+            "fit": fit,
+            "network": model if isinstance(model, NetworkAutonomy) else None,
         }
-        if self._covariates is not None:
-            arrays["covariates"] = self._covariates
-        if self._propensity is not None:
-            arrays["propensity"] = self._propensity
-        if self._region is not None:
-            arrays["region"] = self._region
-        numbers["decision"] = self.decision_ and list(self.decision_)
-        numbers["checks"] = [list(check) for check in self.checks_]
-        if self._moved is not None and self._cross_costs is not None:
-            arrays["moved.centers"], arrays["moved.labels"] = self._moved
-            arrays["cross.mean"], arrays["cross.variance"] = self._cross_costs
-        numbers["family"] = _listed(self.family)
-        numbers["center_names"] = self.center_names_
-        numbers["coding"] = self._coding and self._coding._asdict()
-        numbers["fit"] = None
-        if self.fit_ is not None:
-            numbers["fit"], fitted = self.fit_.state()
-            arrays |= {f"fit.{name}": value for name, value in fitted.items()}
-        numbers["network"] = None
-        if self._loyalty is not None:
-            arrays["loyalty"] = self._loyalty
-        model = self._unattached
-        if isinstance(model, NetworkAutonomy):
-            units = model.units
-            numbers["network"] = [units.length, units.cost, vars(model.network.size)]
-            arrays["net.origin"] = units.origin
-            frozen = model.network.state_dict()
-            arrays |= {f"net.weight.{name}": value.numpy() for name, value in frozen.items()}
-        return numbers, arrays
 
-    def _accept(self, numbers: dict[str, Any]) -> None:
-        if numbers["family"] != _listed(self.family):
+    def _accept(self, state: dict[str, Any]) -> None:
+        if _listed(state["family"]) != _listed(self.family):
             raise ValueError("The file was made with another family of choice models.")
 
-    def _restore(self, numbers: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+    def _restore(self, state: dict[str, Any]) -> None:
         for name in NAMES:
-            setattr(self, f"_{name}", numbers[name])
-        self.center_names_ = numbers.get("center_names")
-        self._covariates = arrays.get("covariates")
-        coding = numbers.get("coding")
-        self._coding = coding and Coding(tuple(coding["columns"]), coding["levels"])
-        self._propensity = arrays.get("propensity")
-        self._region = arrays.get("region")
-        self.checks_ = [Check(*values) for values in numbers["checks"]]
-        if numbers["decision"] is not None:
-            name, doubts, reason = numbers["decision"]
-            self.decision_ = Decision(name, tuple(doubts), reason)
-            self._moved = arrays["moved.centers"], arrays["moved.labels"]
-            self._cross_costs = ExpectedCosts(arrays["cross.mean"], arrays["cross.variance"])
-        self._rows = {name: arrays[name] for name in self._rows}
-        self._layouts = list(arrays["layouts"])
+            setattr(self, f"_{name}", state[name])
+        self.center_names_ = state["center_names"]
+        self.decision_, self.checks_ = state["decision"], state["checks"]
+        self._rows = {name: expect(state["rows"], name, (None,), "i") for name in self._rows}
+        self._layouts = list(expect(state, "layouts", (None, *self.cluster_centers_.shape)))
         self._numbers = {Y.tobytes(): n for n, Y in enumerate(self._layouts)}
-        self._shown = arrays["shown"]
-        if numbers["fit"] is not None:
-            fitted = {k.removeprefix("fit."): v for k, v in arrays.items() if k.startswith("fit.")}
-            self.fit_ = ChoiceFit.from_state(numbers["fit"], fitted, self._covariates)
-            self.model_ = self.fit_.model
-        if numbers["network"] is not None:
-            length, unit, size = numbers["network"]
-            frozen = ADENetwork(self._X.shape[1], NetworkSize(**size), "choices").double()
-            weights = {k: v for k, v in arrays.items() if k.startswith("net.weight.")}
-            frozen.load_state_dict(
-                {k.removeprefix("net.weight."): torch.from_numpy(v) for k, v in weights.items()}
-            )
-            self.model_ = NetworkAutonomy(frozen, Units(arrays["net.origin"], length, unit))
-        self._loyalty = arrays.get("loyalty")
-        if self.model_ is not None:
-            self.model_ = self._with_loyalty(self.model_)
+        if self._covariates is not None:
+            expect(state, "covariates", (len(self._X), None))
+        model = state["network"]
+        if state["fit"] is not None:
+            self.fit_ = state["fit"].for_entities(self._covariates)
+            model = model or self.fit_.model
+        self.model_ = None if model is None else self._with_loyalty(model)
 
 
 def _listed(family: Any) -> Any:

@@ -6,7 +6,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from volition.io.files import expect
+from volition.io.serialization import registered
 from volition.population import IntArray
+from volition.validation import check_integer
 
 
 class Asked(NamedTuple):
@@ -28,6 +31,7 @@ class Asked(NamedTuple):
         return Asked(*(column[index] for column in self))
 
 
+@registered
 class Ledger:
     """The last ``patience`` questions; what is older counts as never asked.
 
@@ -109,20 +113,22 @@ class Ledger:
             keep &= self._book.answered == 0
         return self._book.take(np.flatnonzero(keep))
 
-    def state(self) -> tuple[dict[str, int], dict[str, np.ndarray]]:
-        """Return numbers and arrays to be saved."""
-        numbers = {"n_asked": self.n_asked, "size": len(self._book.ids), "patience": self.patience}
-        return numbers, self.outstanding(everything=True)._asdict()
+    def state(self) -> dict[str, Any]:
+        """Return what is to be saved."""
+        book = self.outstanding(everything=True)._asdict()
+        size = len(self._book.ids)
+        return {"n_asked": self.n_asked, "size": size, "patience": self.patience, "book": book}
 
     @classmethod
-    def restored(cls, numbers: dict[str, int], arrays: dict[str, np.ndarray]) -> Ledger:
+    def from_state(cls, state: dict[str, Any]) -> Ledger:
         """Return the ledger whose :meth:`state` this is."""
-        ledger = cls(numbers["patience"])
-        ledger.n_asked = numbers["n_asked"]
-        ledger._book = _blank(numbers["size"])
-        kept = Asked(**arrays)
-        for column, values in zip(ledger._book, kept, strict=True):
-            column[kept.ids % numbers["size"]] = values
+        ledger, size, book = cls(state["patience"]), state["size"], state["book"]
+        for name, least in (("n_asked", 0), ("size", 1), ("patience", 1)):
+            check_integer(state[name], name, least)
+        ledger.n_asked, ledger._book = state["n_asked"], _blank(size)
+        slots = expect(book, "ids", (None,), "i") % size
+        for name, column in ledger._book._asdict().items():
+            column[slots] = expect(book, name, slots.shape, column.dtype.kind)
         return ledger
 
 

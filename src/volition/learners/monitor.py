@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.stats import hypergeom
 
+from volition.io.files import expect
+from volition.io.serialization import registered
 from volition.population import IntArray
 from volition.validation import FloatArray
 
@@ -33,6 +35,7 @@ Z95 = 1.959963984540054
 Recost = Callable[[IntArray, IntArray], FloatArray]
 
 
+@registered
 class Estimate(NamedTuple):
     """A value with its 95 % confidence interval, and the number of answers behind it."""
 
@@ -42,6 +45,7 @@ class Estimate(NamedTuple):
     n_answers: int
 
 
+@registered
 class Change(NamedTuple):
     """A change of behaviour that was noticed.
 
@@ -163,20 +167,19 @@ class Monitor:
                 best = Change(*when, _name(worst, K), *numbers, *tables)
         return best
 
-    def state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """Return numbers and arrays to be saved."""
-        numbers = {
-            "n_costs": self.n_costs,
-            "stale": self.stale,
-            "n_seen": self.n_seen,
-            "n_looked": self.n_looked,
-        }
-        return numbers, {"costs": self.costs, "seen": self.seen, "recent": self.recent}
+    def state(self) -> dict[str, Any]:
+        """Return what is to be saved."""
+        return dict(vars(self))
 
-    def restore(self, numbers: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+    def restore(self, state: dict[str, Any]) -> None:
         """Return to a saved :meth:`state`."""
-        for name, value in (*numbers.items(), *arrays.items()):
-            setattr(self, name, value.copy() if isinstance(value, np.ndarray) else value)
+        for name, now in vars(self).items():
+            value = state[name]
+            if isinstance(now, np.ndarray):
+                expect(state, name, now.shape, now.dtype.kind)
+            elif type(value) is not type(now):
+                raise ValueError(f"'{name}' is {value!r}")
+            setattr(self, name, value)
 
 
 def _shares(table: IntArray) -> tuple[IntArray, IntArray]:

@@ -20,6 +20,8 @@ import torch
 
 from volition.annealing import anneal
 from volition.autonomy import RowAutonomy
+from volition.io.files import expect
+from volition.io.serialization import registered
 from volition.learners.base import EARLY, Learner
 from volition.learners.choice import ChoiceClustering
 from volition.learners.ledger import Asked
@@ -44,10 +46,11 @@ GROWTH = 1.5
 MOVED = 0.2
 #: largest table of counts, in numbers
 MOST_NUMBERS = 200_000_000
-#: what arrays of a successor are called in a file
-HEIR = "successor/"
+#: what is saved as it is
+SAVED = ("table", "unit", "since_step", "betas", "scale")
 
 
+@registered
 @dataclass(frozen=True)
 class RobbinsMonro:
     """Step size ``scale / (offset + n)^power`` of the n-th step, n from 1, at most 1.
@@ -186,11 +189,6 @@ class TabularClustering(Learner):
         self.q_step = q_step
         self.center_step = center_step
         self.random_state = random_state
-
-    @classmethod
-    def _params_from(cls, params: dict[str, Any]) -> dict[str, Any]:
-        steps = {name: params[name] for name in ("q_step", "center_step")}
-        return params | {name: law and RobbinsMonro(**law) for name, law in steps.items()}
 
     # -- beginning --------------------------------------------------------------------------------
 
@@ -691,69 +689,47 @@ class TabularClustering(Learner):
 
     # -- interruption -----------------------------------------------------------------------------
 
-    def _state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        numbers, arrays = self._own_state()
-        numbers["successor"] = None
-        if self.successor_ is not None:
-            numbers["handed_at"] = list(self._handed_at)
-            numbers["successor"], theirs = self.successor_._document()
-            arrays |= {f"{HEIR}{name}": value for name, value in theirs.items()}
-        return numbers, arrays
+    @property
+    def _saved(self) -> tuple[str, ...]:
+        """Names of what is saved as it is."""
+        if self._by_choices:
+            return (*SAVED, "evidence", "solved", "next_check")
+        return (*SAVED, "visits", "share", "batches_at_beta")
 
-    def _own_state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        numbers: dict[str, Any] = {
+    def _state(self) -> dict[str, Any]:
+        heir, probe = self.successor_, self._probe
+        names = ("placements", "n_questions", "left", "sums", "counts")
+        return {name: getattr(self, f"_{name}") for name in self._saved} | {
             "estimate": self.estimate,
-            "unit": self._unit,
-            "since_step": self._since_step,
             "beta": self.beta_,
-            "betas": list(self._betas),
-            "scale": self._scale,
-            "probe_left": self._probe and [self._probe.left, self._probe.n_questions],
-            "assumption": self.assumption_ and list(self.assumption_),
+            "probe": probe and {name: getattr(probe, name) for name in names},
+            "assumption": self.assumption_,
+            "handed_at": heir and self._handed_at,
+            "heir": heir and heir._params() | {"metric": None},
+            "successor": heir and heir._document(),
         }
-        probed = {}
-        if self._probe is not None:
-            probed = {
-                "placements": self._probe.placements,
-                "probe_sums": self._probe.sums,
-                "probe_counts": self._probe.counts,
-            }
-        if self._by_choices:
-            numbers |= {"solved": self._solved, "next_check": self._next_check}
-            return numbers, {"table": self._table, "evidence": self._evidence, **probed}
-        numbers["batches_at_beta"] = self._batches_at_beta
-        arrays = {"table": self._table, "visits": self._visits, "share": self._share}
-        return numbers, arrays | probed
 
-    def _accept(self, numbers: dict[str, Any]) -> None:
-        if numbers["estimate"] != self.estimate:
+    def _accept(self, state: dict[str, Any]) -> None:
+        if state["estimate"] != self.estimate:
             raise ValueError(
-                f"The file holds estimate={numbers['estimate']!r}, not {self.estimate!r}."
+                f"The file holds estimate={state['estimate']!r}, not {self.estimate!r}."
             )
 
-    def _restore(self, numbers: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-        theirs = {k: arrays.pop(k) for k in list(arrays) if k.startswith(HEIR)}
-        if numbers["successor"] is not None:
-            header, self._handed_at = numbers["successor"], tuple(numbers["handed_at"])
-            params = ChoiceClustering._params_from(header["params"]) | {"metric": self._cost}
-            self.successor_ = ChoiceClustering(**params)
-            tensors = {k.removeprefix(HEIR): v for k, v in theirs.items()}
-            self.successor_._take(tensors, header, Path("the file"))
-        self._scale = numbers["scale"]
-        self._unit, self._since_step = numbers["unit"], numbers["since_step"]
-        self.beta_, self._betas = numbers["beta"], tuple(numbers["betas"])
-        if self._by_choices:
-            self._solved, self._next_check = numbers["solved"], numbers["next_check"]
-        else:
-            self._batches_at_beta = numbers["batches_at_beta"]
-        if numbers["assumption"] is not None:
-            self.assumption_ = Assumption(*numbers["assumption"])
-        if numbers["probe_left"] is not None:
-            left, n_questions = numbers["probe_left"]
-            self._probe = Probe(arrays.pop("placements"), n_questions, self._X, self._cost)
-            self._probe.left = left
-            self._probe.sums, self._probe.counts = (
-                arrays.pop(name) for name in ("probe_sums", "probe_counts")
-            )
-        for name, value in arrays.items():
-            setattr(self, f"_{name}", value)
+    def _restore(self, state: dict[str, Any]) -> None:
+        for name in self._saved:
+            now = getattr(self, f"_{name}")
+            if isinstance(now, np.ndarray):
+                expect(state, name, now.shape)
+            setattr(self, f"_{name}", state[name])
+        self.beta_, self.assumption_ = state["beta"], state["assumption"]
+        if state["probe"] is not None:
+            probe = state["probe"]
+            placements = expect(probe, "placements", (None, *self.cluster_centers_.shape))
+            self._probe = Probe(placements, probe["n_questions"], self._X, self._cost)
+            self._probe.left = probe["left"]
+            self._probe.sums = expect(probe, "sums", self._probe.sums.shape)
+            self._probe.counts = expect(probe, "counts", self._probe.counts.shape)
+        if state["successor"] is not None:
+            self._handed_at = state["handed_at"]
+            self.successor_ = ChoiceClustering(**(state["heir"] | {"metric": self._cost}))
+            self.successor_._take(state["successor"], Path("the file"))

@@ -14,6 +14,7 @@ import numpy as np
 from scipy.stats import norm, t
 from sklearn.cluster import KMeans
 
+from volition.io.serialization import registered
 from volition.learners.monitor import Estimate
 from volition.population import IntArray
 from volition.problem import Problem
@@ -51,6 +52,7 @@ class Plan(NamedTuple):
     labels: IntArray
 
 
+@registered
 class Tried(NamedTuple):
     """What a plan has cost in the trial."""
 

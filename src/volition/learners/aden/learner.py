@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from os import PathLike
 from typing import Any
 
@@ -163,11 +164,8 @@ class ADENClustering(WatchfulLearner):
         self.device = device
         self.random_state = random_state
 
-    @classmethod
-    def _params_from(cls, params: dict[str, Any]) -> dict[str, Any]:
-        preset = params["preset"]
-        preset = Recipe(**preset) if isinstance(preset, dict) else preset
-        return params | {"preset": preset, "network": None}  # the state has its own
+    def _params(self) -> dict[str, Any]:
+        return super()._params() | {"network": None}  # the state has its own
 
     @property
     def exploration(self) -> float:  # type: ignore[override]
@@ -815,19 +813,19 @@ class ADENClustering(WatchfulLearner):
 
     # -- interruption -----------------------------------------------------------------------------
 
-    def _accept(self, numbers: dict[str, Any]) -> None:
+    def _accept(self, state: dict[str, Any]) -> None:
         # Whether steps are compiled is a matter of the machine.
-        saved, own = numbers["recipe"], vars(resolve_recipe(self.preset))
-        if {**saved, "compile": None} != {**own, "compile": None}:
+        saved, own = state["recipe"], resolve_recipe(self.preset)
+        if replace(saved, compile=False) != replace(own, compile=False):
             raise ValueError("The file was made with another preset or recipe.")
-        if self.head in HEADS and numbers["head"] not in ("undecided", self.head):
-            raise ValueError(f"The file holds head={numbers['head']!r}, not {self.head!r}.")
+        if self.head in HEADS and state["head"] not in ("undecided", self.head):
+            raise ValueError(f"The file holds head={state['head']!r}, not {self.head!r}.")
 
-    def _state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    def _state(self) -> dict[str, Any]:
         return state_of(self)
 
-    def _restore(self, numbers: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-        restore(self, numbers, arrays)
+    def _restore(self, state: dict[str, Any]) -> None:
+        restore(self, state)
 
 
 def _share_matched(batch: Batch) -> float:

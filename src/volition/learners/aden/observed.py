@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from volition.io.serialization import registered
 from volition.learners.monitor import Estimate
 from volition.validation import FloatArray
 
@@ -11,6 +12,7 @@ from volition.validation import FloatArray
 FEWEST_SEEN = 20
 
 
+@registered
 class Cheapest:
     """The centres that surely cost least so far.
 

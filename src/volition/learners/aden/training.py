@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -11,6 +11,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from volition.autonomy import LogitAutonomy
+from volition.io.files import expect
+from volition.io.serialization import registered
 from volition.learners.aden.lessons import Lesson, Lessons
 from volition.learners.aden.network import LEAST, ADENetwork
 from volition.learners.aden.units import Units
@@ -135,28 +137,27 @@ class Trainer:
         self.n_steps += 1
         return float(loss.detach())
 
-    def state(self) -> dict[str, np.ndarray]:
-        """Return arrays to be saved."""
-        arrays = {f"network.{k}": v.cpu().numpy() for k, v in self.network.state_dict().items()}
-        for number, parameter in enumerate(self.network.parameters()):
-            for name, value in self.optimizer.state.get(parameter, {}).items():
-                arrays[f"optimizer.{number}.{name}"] = value.cpu().numpy()
-        return arrays
+    def state(self) -> dict[str, Any]:
+        """Return what is to be saved."""
+        moments = [
+            {name: value.cpu().numpy() for name, value in self.optimizer.state.get(one, {}).items()}
+            for one in self.network.parameters()
+        ]
+        return {"network": self.network, "moments": moments, "n_steps": self.n_steps}
 
-    def restore(self, arrays: dict[str, np.ndarray]) -> None:
+    def restore(self, state: dict[str, Any]) -> None:
         """Go back to a saved state."""
-        weights: dict[str, Tensor] = {}
-        moments: dict[str, Tensor] = {}
-        for name, value in arrays.items():
-            kind, _, rest = name.partition(".")
-            (weights if kind == "network" else moments)[rest] = torch.from_numpy(value)
-        self.network.load_state_dict(weights)
-        state: dict[int, dict[str, Tensor]] = {}
-        for name, moment in moments.items():
-            number, _, key = name.partition(".")
-            state.setdefault(int(number), {})[key] = moment.clone()
+        self.network.load_state_dict(state["network"].state_dict())
+        moments: dict[int, dict[str, Tensor]] = {}
+        parameters = enumerate(self.network.parameters())
+        for (number, parameter), one in zip(parameters, state["moments"], strict=True):
+            for name in one:
+                shape = () if name == "step" else tuple(parameter.shape)
+                moment = torch.from_numpy(expect(one, name, shape))
+                moments.setdefault(number, {})[name] = moment.clone()
         groups = self.optimizer.state_dict()["param_groups"]
-        self.optimizer.load_state_dict({"state": state, "param_groups": groups})
+        self.optimizer.load_state_dict({"state": moments, "param_groups": groups})
+        self.n_steps = state["n_steps"]
 
 
 def judged(network: ADENetwork, lesson: Lesson) -> Tensor:
@@ -230,6 +231,7 @@ def train_while_better(
     return best
 
 
+@registered
 class LogitFit(NamedTuple):
     """Linear logits fitted to answers: coefficients in the network's units, and their loss."""
 
