@@ -218,16 +218,24 @@ def _register(entry: Entry) -> None:
     _BY_NAME[entry.name] = _BY_CLASS[entry.cls] = entry
 
 
+@cache
+def _parameters(cls: type) -> tuple[str, ...]:
+    return tuple(inspect.signature(cls).parameters)
+
+
 def _arguments(value: Any) -> dict[str, Any]:
     """Return what an object's constructor takes, from its attributes."""
-    return {name: getattr(value, name) for name in inspect.signature(type(value)).parameters}
+    return {name: getattr(value, name) for name in _parameters(type(value))}
 
 
 def constructed(cls: type, state: dict[str, Any]) -> Any:
     """Return an object from what its constructor takes, each of the type that is declared."""
-    for name, hint in _hints(cls).items():
-        if name in state and not _fits(state[name], hint):
-            raise ValueError(f"'{name}' of {cls.__name__} is {shown(repr(state[name]))}")
+    hints = _hints(cls)
+    for name in {**dict.fromkeys(_parameters(cls)), **state}:
+        if name not in state or name not in _parameters(cls):
+            raise ValueError(f"its {cls.__name__} has '{shown(name)}' missing, or too much")
+        if not _fits(state[name], hints.get(name)):
+            raise ValueError(f"'{name}' of its {cls.__name__} is {shown(repr(state[name]))}")
     return cls(**state)
 
 

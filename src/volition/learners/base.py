@@ -992,7 +992,7 @@ class Learner(ClusterMixin, BaseEstimator):
     def _take(self, document: dict[str, Any], path: Path) -> None:
         """Take over what `_document` has returned."""
         kind, K = document["class"], document["n_clusters"]
-        if kind != type(self).__name__ or K != self.n_clusters:
+        if kind != type(self).__name__ or self.n_clusters != K:
             raise ValueError(
                 f"{path} is of {kind} with n_clusters={K}, not of "
                 f"{type(self).__name__} with n_clusters={self.n_clusters}."

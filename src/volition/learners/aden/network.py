@@ -265,7 +265,7 @@ class ADENetwork(nn.Module):
             raise ValueError(f"it has other parts than a network here ({a_few(sorted(missing))})")
         network.to(torch.from_numpy(expect(weights, "project_points.bias", (None,))).dtype)
         for name, value in network.state_dict().items():
-            if name != "floor" or np.isfinite(weights[name]):  # negative costs have no floor
+            if not (name == "floor" and np.array_equal(weights[name], -math.inf)):  # there is none
                 expect(weights, name, tuple(value.shape), "f" if value.is_floating_point() else "b")
             if weights[name].dtype != value.numpy().dtype:
                 raise ValueError(f"'{name}' holds {weights[name].dtype}, which it cannot")
