@@ -12,7 +12,7 @@ SCRIPT = """
     import numpy as np, torch
     from volition import AutonomyAwareClustering, DistanceAutonomy, Passive
     from volition.datasets import make_city
-    from volition.persistence import load_model, save_model
+    from volition.io.models import load_model, save_model
 
     torch.set_num_threads(2)  # whatever the machine has: the parent's threads are the trouble
     how, path = sys.argv[1:]

@@ -875,7 +875,7 @@ def test_the_ledger_grows_and_forgets():
     rows, _ = ledger.settle(ids[4])
     assert len(rows) == 1500
     assert len(ledger.outstanding().ids) == 4096 - 1500
-    again = Ledger.restored(*ledger.state())
+    again = Ledger.from_state(ledger.state())
     assert len(again.settle(ids[4])[0]) == 0
     assert len(again.settle(ids[3])[0]) == 1500
     with pytest.raises(ValueError, match="At most 4096"):

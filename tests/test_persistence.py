@@ -105,7 +105,7 @@ def test_header_is_json_and_nothing_is_pickled(tmp_path, X):
     with safe_open(str(path), framework="numpy") as file:
         header = json.loads(file.metadata()["volition"])
     assert header["format"] == "volition-model"
-    assert header["version"] == 2
+    assert header["version"] == 3
     assert b"\x80\x04" not in path.read_bytes()[:2]
 
 

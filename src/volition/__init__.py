@@ -18,8 +18,8 @@ from volition.estimators import (
     TabularClustering,
     UnreliableWarning,
 )
+from volition.io.models import load_autonomy, load_model, save_autonomy, save_model
 from volition.learning.networks import Recipe
-from volition.persistence import load_autonomy, load_model, save_autonomy, save_model
 from volition.phase import CriticalPoint, critical_beta
 from volition.population import (
     LoggedPopulation,

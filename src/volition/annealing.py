@@ -14,6 +14,7 @@ from sklearn.utils import check_random_state
 
 from volition.blocks import threads_for
 from volition.deadline import Deadline, OutOfTime
+from volition.io.serialization import registered
 from volition.phase import NoCurvatureError, blur_length, count_distinct, examine
 from volition.problem import Problem, Summary
 from volition.schedules import Critical, Geometric, Move, Schedule, State
@@ -26,6 +27,7 @@ PERTURBATION = 1e-3
 JUMP = 5
 
 
+@registered
 class Record(NamedTuple):
     """One line of the history: the state that was reached at one beta."""
 
@@ -41,6 +43,7 @@ class Record(NamedTuple):
     status: str
 
 
+@registered
 class PhaseTransition(NamedTuple):
     """A change in the number of distinct centres.
 

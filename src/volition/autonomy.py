@@ -19,6 +19,8 @@ import torch
 from torch import Tensor
 
 from volition.costs import Cost, runs
+from volition.io.files import expect
+from volition.io.serialization import registered, user_code
 from volition.validation import FloatArray, check_scalar, check_stochastic
 
 
@@ -188,6 +190,7 @@ class LoyalTransition(Transition):
         return p
 
 
+@user_code
 class Autonomy(ABC):
     """Base class of autonomy models."""
 
@@ -244,6 +247,7 @@ class Autonomy(ABC):
         return None
 
 
+@registered
 class Passive(Autonomy):
     """Every entity obeys: ordinary clustering.
 
@@ -269,6 +273,7 @@ class Passive(Autonomy):
     __hash__ = None  # type: ignore[assignment]
 
 
+@registered
 class FixedAutonomy(Autonomy):
     """The same p(k | j) for all entities, or one matrix per group of entities.
 
@@ -311,6 +316,23 @@ class FixedAutonomy(Autonomy):
             several = len(P) > 1 or self.labels is not None
             check_stochastic(rows, f"autonomy matrix{f' of group {label!r}' if several else ''}")
         self.matrix: FloatArray = P / P.sum(axis=2, keepdims=True)
+
+    def state(self) -> dict[str, Any]:
+        """Return what is saved of it."""
+        if self.labels is not None and not all(isinstance(v, str | int) for v in self.labels):
+            raise ValueError(
+                "Group labels of FixedAutonomy must be strings or integers to be saved, got "
+                f"{self.labels}."
+            )
+        return {"matrix": self.matrix, "labels": self.labels}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> FixedAutonomy:
+        """Return the model that was saved, to the last digit."""
+        matrix, labels = expect(state, "matrix", (None, None, None)), state["labels"]
+        model = cls(matrix if labels is None else dict(zip(labels, matrix, strict=True)))
+        model.matrix = matrix
+        return model
 
     @property
     def n_clusters(self) -> int:
@@ -383,6 +405,7 @@ def _finite(logits: Tensor) -> Tensor:
     return logits.clamp(-most, most)
 
 
+@registered
 @dataclass(frozen=True)
 class DistanceAutonomy(Autonomy):
     """The paper's family: overrides prefer centres near the prescribed one and near the entity.
@@ -485,6 +508,7 @@ class DistanceAutonomy(Autonomy):
         return DistanceAutonomy(self.kappa * t, self.gamma, self.zeta, self.temperature)
 
 
+@registered
 @dataclass(frozen=True)
 class LogitAutonomy(Autonomy):
     """Logits that are linear in costs: what a log of choices can be fitted to.
@@ -635,6 +659,7 @@ class CallableAutonomy(Autonomy):
         return f"CallableAutonomy({getattr(self.fn, '__name__', self.fn)!s})"
 
 
+@registered
 class RowAutonomy(Autonomy):
     """One (K, K) matrix per entity: what ``fit(X, autonomy_proba=p)`` builds.
 
@@ -684,6 +709,7 @@ class RowAutonomy(Autonomy):
         return f"RowAutonomy(n_entities={self.p.shape[0]}, n_clusters={self.p.shape[1]})"
 
 
+@registered
 class LoyalAutonomy(Autonomy):
     """Entities that use a centre of their own part of the time, whatever is prescribed.
 

@@ -30,11 +30,11 @@ from volition.costs import METRICS, cost_unit_name, resolve_cost
 from volition.datasets import load_four_groups
 from volition.deadline import NEVER, Deadline
 from volition.estimators import AutonomyAwareClustering
+from volition.io.models import read_autonomy, save_model
 from volition.messages import printable
 from volition.metrics import distortion
 from volition.outliers import OutlierWarning, warn_of_outliers
 from volition.outputs import check_writable, output_folder, write_csv
-from volition.persistence import read_autonomy, save_model
 from volition.plotting.text import PLAIN, label, save_figure
 from volition.problem import Problem
 from volition.solvers import Status

@@ -25,10 +25,10 @@ from volition.cli_options import NumberedFrom, SkipUnknown
 from volition.cli_output import Out, Overwrite
 from volition.costs import cost_unit_name, resolve_cost
 from volition.estimators import ChoiceClustering
+from volition.io.models import save_autonomy
 from volition.log_files import read_logged
 from volition.messages import shortened
 from volition.outputs import check_writable, output_folder, plain_json, write_csv
-from volition.persistence import save_autonomy
 from volition.plotting.text import PLAIN, label, save_figure
 from volition.problem import Problem
 from volition.records import unanswered_note

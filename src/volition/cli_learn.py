@@ -35,6 +35,7 @@ from volition.estimators import (
     Learner,
     TabularClustering,
 )
+from volition.io.files import reason_of, sweep
 from volition.learning.trial import PLAIN as PLAIN_PLAN
 from volition.log_files import read_logged
 from volition.messages import printable
@@ -43,7 +44,6 @@ from volition.outputs import check_writable, output_folder, plain_json, write_cs
 from volition.plotting.text import PLAIN, label, save_figure
 from volition.population import LoggedPopulation, SimulatedPopulation
 from volition.records import unanswered_note
-from volition.storage import reason_of, sweep
 from volition.tables import (
     Table,
     read_entities,

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from volition.io.serialization import registered, user_code
 from volition.validation import FloatArray
 
 EARTH_RADIUS_KM = 6371.0088
@@ -43,6 +44,7 @@ def runs(Y: Tensor) -> list[tuple[int, int]]:
     return list(itertools.pairwise([0, *ends]))
 
 
+@user_code
 class Cost(ABC):
     """Base class: ``pairwise`` and a few facts that let solvers choose the right method."""
 
@@ -82,6 +84,7 @@ class Cost(ABC):
         return f"{type(self).__name__}()"
 
 
+@registered
 class SquaredEuclidean(Cost):
     """Squared Euclidean distance; the best centre is the weighted mean.
 
@@ -133,6 +136,7 @@ class SquaredEuclidean(Cost):
         return squares[..., 0] + squares[..., 1] if squares.shape[2] == 2 else squares.sum(2)
 
 
+@registered
 class Haversine(Cost):
     """Great-circle distance between (latitude, longitude) pairs in degrees.
 

@@ -23,6 +23,7 @@ from volition.annealing import AnnealingResult, OnBeta, anneal
 from volition.autonomy import Passive
 from volition.blocks import threads_for
 from volition.deadline import NEVER, Deadline, OutOfTime
+from volition.io.serialization import registered
 from volition.outliers import bulk_of
 from volition.phase import DENSE
 from volition.problem import FEW_COLUMNS, Problem
@@ -59,6 +60,7 @@ DRAWN = "entities drawn"
 FEW, SHAKES = 12, 60
 
 
+@registered
 class Candidate(NamedTuple):
     """One thing that was tried and what it reached (on the entities of the search)."""
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from volition.io.serialization import registered
 from volition.phase import blur_length, coincident, examine, first_beta
 from volition.problem import Problem, Summary
 from volition.validation import FloatArray, check_integer
@@ -95,6 +96,7 @@ def is_done(problem: Problem, state: State, hardness: float) -> bool:
 PATIENCE = 1e8
 
 
+@registered
 @dataclass(frozen=True)
 class Geometric:
     """beta, tau beta, tau² beta, ... as published, with ends that fit the data by default.
@@ -142,6 +144,7 @@ class Geometric:
         return ahead if ahead <= PATIENCE * first_beta(problem) else None
 
 
+@registered
 @dataclass(frozen=True)
 class Critical:
     """From one critical beta to the next, leaving each state in its unstable direction.
@@ -311,6 +314,7 @@ class Growing(Critical):
         return super()._leave(problem, state._replace(centers=pairs), beta, end)
 
 
+@registered
 @dataclass(frozen=True)
 class Explicit:
     """A list of betas.

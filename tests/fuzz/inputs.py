@@ -40,6 +40,7 @@ from volition import (
     save_autonomy,
     save_model,
 )
+from volition.io.files import checksum
 from volition.learners import Learner
 from volition.learners.aden import ADENetwork, NetworkSize, load_network, save_network
 from volition.metrics import distortion
@@ -47,7 +48,6 @@ from volition.outputs import plain_text
 from volition.reproduce import Case as ReproduceCase
 from volition.reproduce import Settings, Study, run
 from volition.reproduce.journal import JOURNAL
-from volition.storage import checksum
 from volition.tables import read_table
 
 #: the truth about an input that can only be refused

@@ -22,6 +22,7 @@ from volition.choices.fit import FOLDS, ChoiceFit, refit
 from volition.choices.ranked import CLASSES, ranks
 from volition.choices.sequence import crowds, memory, told_again
 from volition.choices.worth import ExpectedCosts, Log, as_policy, expected_costs, seen_cost
+from volition.io.serialization import registered
 from volition.validation import FloatArray
 
 #: chance that a right model fails a check; there are about twelve checks
@@ -41,6 +42,7 @@ Z95 = float(norm.ppf(0.975))
 DAYS = "the same part of the log"
 
 
+@registered
 class Check(NamedTuple):
     """One comparison of the model with the log."""
 

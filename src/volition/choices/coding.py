@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from volition.io.serialization import registered
 from volition.messages import a_few, shortened
 from volition.records import is_missing
 from volition.validation import FloatArray, check_finite
@@ -15,6 +16,7 @@ from volition.validation import FloatArray, check_finite
 MOST_LEVELS = 20
 
 
+@registered
 class Coding(NamedTuple):
     """How covariates become numbers, so that those of other entities become the same."""
 

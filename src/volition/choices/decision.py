@@ -18,6 +18,7 @@ from volition.choices.data import Choices
 from volition.choices.fit import ChoiceFit, Part, fit_choices
 from volition.choices.model import LABELLED
 from volition.choices.worth import GUESS, MODEL, SEEN, TOO_FAR, Reach, Worth
+from volition.io.serialization import registered
 from volition.validation import FloatArray
 
 #: choices below which no model is trusted with moving centres
@@ -31,6 +32,7 @@ BEST = "today's centres, best prescriptions"
 MOVED = "moved centres"
 
 
+@registered
 class Decision(NamedTuple):
     """The plan that is recommended, and why no other."""
 

@@ -22,6 +22,8 @@ from volition.choices.data import (
 from volition.choices.logit import Decisions, cautious_covariance, fit_logit, log_likelihoods
 from volition.choices.model import AWAY, PAIRED, STAY, Basis, ChoiceAutonomy, term_size
 from volition.costs import Cost
+from volition.io.files import expect
+from volition.io.serialization import constructed, registered
 from volition.population import IntArray
 from volition.validation import FloatArray, check_finite
 
@@ -41,6 +43,7 @@ FAMILIES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 }
 
 
+@registered
 class Trial(NamedTuple):
     """A model of one part that was tried, and how likely it makes choices it has not seen."""
 
@@ -51,6 +54,7 @@ class Trial(NamedTuple):
     chosen: bool
 
 
+@registered
 class Part(NamedTuple):
     """One fitted part: staying, or where to if not."""
 
@@ -65,6 +69,7 @@ class Part(NamedTuple):
         return {term: self.coefficients[where] for term, where in self.places.items()}
 
 
+@registered
 class ChoiceFit(NamedTuple):
     """A fitted choice model, with what is needed for error bars."""
 
@@ -74,36 +79,22 @@ class ChoiceFit(NamedTuple):
     trials: list[Trial]
     n_choices: int
 
-    def state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """Return numbers and arrays to be saved."""
-        numbers, arrays = self.model.state()
-        parts = {"stay": self.stay, "away": self.away}
-        numbers |= {
-            "trials": [list(trial) for trial in self.trials],
-            "n_choices": self.n_choices,
-            "n_rows": {name: part.n_rows for name, part in parts.items()},
-        }
-        arrays |= {f"{name}.covariance": part.covariance for name, part in parts.items()}
-        return numbers, arrays
-
     @classmethod
-    def from_state(
-        cls, numbers: dict[str, Any], arrays: dict[str, np.ndarray], covariates: Any = None
-    ) -> ChoiceFit:
-        """Return the fit that `state` describes."""
-        model = ChoiceAutonomy.from_state(numbers, arrays, covariates)
-        parts = {}
-        for name, terms in (("stay", model.stay), ("away", model.away)):
-            ends = np.cumsum([len(value) for value in terms.values()]).tolist()
-            places = {
-                term: slice(end - len(value), end)
-                for (term, value), end in zip(terms.items(), ends, strict=True)
-            }
-            theta = np.concatenate([np.zeros(0), *terms.values()])
-            covariance, n_rows = arrays[f"{name}.covariance"], numbers["n_rows"][name]
-            parts[name] = Part(tuple(terms), places, theta, covariance, n_rows)
-        trials = [Trial(t[0], tuple(t[1]), *t[2:]) for t in numbers["trials"]]
-        return cls(model, parts["stay"], parts["away"], trials, numbers["n_choices"])
+    def from_state(cls, state: dict[str, Any]) -> ChoiceFit:
+        """Return the fit that was saved, if its parts are those of its model."""
+        fit: ChoiceFit = constructed(cls, state)
+        for part, terms in ((fit.stay, fit.model.stay), (fit.away, fit.model.away)):
+            size = sum(value.size for value in terms.values())
+            expect(part._asdict(), "coefficients", (size,))
+            if part.covariance.shape != (size, size):
+                raise ValueError(f"'covariance' has shape {part.covariance.shape}")
+        return fit
+
+    def for_entities(self, covariates: FloatArray | None) -> ChoiceFit:
+        """Return the fit with the model for other entities, if it has any covariates."""
+        if covariates is None or self.model.covariates is None:
+            return self
+        return self._replace(model=self.model.for_entities(covariates))
 
 
 def fit_choices(

@@ -26,7 +26,9 @@ from volition.autonomy import (
 )
 from volition.choices.ranked import CLASSES, RankedTransition, ranks
 from volition.costs import Cost
-from volition.validation import FloatArray
+from volition.io.files import expect
+from volition.io.serialization import constructed, registered
+from volition.validation import FloatArray, check_scalar
 
 #: what a term is about, for people
 STAY = {
@@ -85,6 +87,7 @@ SMALLEST = 1e-3
 KNOTS, LARGEST = 24, 20.0
 
 
+@registered
 class Basis(NamedTuple):
     """Soft patches of the space of features and covariates; their values sum to one."""
 
@@ -98,6 +101,16 @@ class Basis(NamedTuple):
         origin, scale, places = (torch.as_tensor(z, dtype=U.dtype) for z in self[:3])
         far = torch.cdist((U - origin) / scale, places).square()
         return (-far / (2 * self.width**2)).softmax(1)
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Basis:
+        """Return the patches that were saved."""
+        basis: Basis = constructed(cls, state)
+        (size,) = expect(state, "origin", (None,)).shape
+        expect(state, "scale", (size,))
+        expect(state, "places", (None, size))
+        check_scalar(basis.width, "width", 0, open_low=True)
+        return basis
 
 
 def knots(D: Tensor) -> tuple[Tensor, Tensor]:
@@ -131,6 +144,7 @@ def term_size(part: str, term: str, K: int, n_covariates: int, n_places: int) ->
     return sizes.get(term, 1)
 
 
+@registered
 class ChoiceAutonomy(Autonomy):
     """A choice model as an autonomy model: usable wherever one is.
 
@@ -261,45 +275,24 @@ class ChoiceAutonomy(Autonomy):
         other.stay, other.away = stay, away
         return other
 
-    def state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """Return numbers and arrays to be saved; covariates belong to the entities."""
-        numbers: dict[str, Any] = {
-            "terms": [list(self.stay), list(self.away)],
-            "cost_unit": self.cost_unit,
-            "n_clusters": self.n_clusters,
-            "share": self.share,
-            "seen": self.seen,
-            "width": None if self.basis is None else self.basis.width,
-        }
-        arrays = {f"stay.{name}": value for name, value in self.stay.items()}
-        arrays |= {f"away.{name}": value for name, value in self.away.items()}
-        if self.basis is not None:
-            arrays |= {f"basis.{name}": getattr(self.basis, name) for name in Basis._fields[:3]}
-        return numbers, arrays
-
     @classmethod
-    def from_state(
-        cls, numbers: dict[str, Any], arrays: dict[str, np.ndarray], covariates: Any = None
-    ) -> ChoiceAutonomy:
-        """Return the model that `state` describes."""
-        basis = None
-        if numbers["width"] is not None:
-            origin, scale, places = (arrays[f"basis.{name}"] for name in Basis._fields[:3])
-            basis = Basis(origin, scale, places, numbers["width"])
-        stay, away = (
-            {name: arrays[f"{part}.{name}"] for name in terms}
-            for part, terms in zip(("stay", "away"), numbers["terms"], strict=True)
-        )
-        return cls(
-            stay,
-            away,
-            cost_unit=numbers["cost_unit"],
-            n_clusters=numbers["n_clusters"],
-            covariates=covariates,
-            basis=basis,
-            share=numbers["share"],
-            seen=numbers["seen"] and {name: tuple(ends) for name, ends in numbers["seen"].items()},
-        )
+    def from_state(cls, state: dict[str, Any]) -> ChoiceAutonomy:
+        """Return the model that was saved, with as many coefficients as its terms have."""
+        model: ChoiceAutonomy = constructed(cls, state)
+        check_scalar(model.cost_unit, "cost_unit", 0, open_low=True)
+        check_scalar(model.share, "share", 0, 1)
+        for low, high in (model.seen or {}).values():
+            if not low <= high:
+                raise ValueError(f"costs were seen from {low!r} to {high!r}")
+        known = model.covariates
+        K, c = model.n_clusters or 0, 0 if known is None else known.shape[1]
+        n_places = 0 if model.basis is None else len(model.basis.places)
+        for part, terms in (("stay", model.stay), ("away", model.away)):
+            for term, value in terms.items():
+                size = term_size(part, term, K, c, n_places)
+                unknown = known is None and term.startswith("covariates")
+                expect({term: value.ravel()}, term, (None if unknown else size,))
+        return model
 
     def shared(self, Y: Tensor, cost: Cost) -> Tensor:
         obey = identity(len(Y), Y.dtype, Y.device)

@@ -23,6 +23,7 @@ from volition.choices.data import PARTS, Choices, parts_of, seen_costs
 from volition.choices.fit import ChoiceFit
 from volition.choices.off_policy import Diagnostics, estimate_off_policy
 from volition.choices.ranked import ranks
+from volition.io.serialization import registered
 from volition.problem import Problem
 from volition.validation import FloatArray
 
@@ -174,6 +175,7 @@ class Log(NamedTuple):
         return np.full(n, 1 / n) if self.weight is None else self.weight / self.weight.sum()
 
 
+@registered
 class ExpectedCosts(NamedTuple):
     """Mean and variance of the cost of prescribing j to i, (n, K) each."""
 

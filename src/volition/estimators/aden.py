@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from os import PathLike
 from typing import Any
 
@@ -132,19 +133,35 @@ class ADENClustering(Learner):
     def _wanted(self) -> str:
         return resolve_recipe(self.preset).head if self.head is None else self.head
 
-    def _strategy(
-        self, entities: Entities, rng: np.random.Generator, restored: str | None = None
-    ) -> Strategy:
-        recipe, K, device = resolve_recipe(self.preset), self.n_clusters, self.device
+    def _identity(self) -> dict[str, Any]:
+        # Whether steps are compiled is a matter of the machine.
+        return {"preset": replace(resolve_recipe(self.preset), compile=False), "head": self.head}
+
+    def _strategy_named(self, name: str, entities: Entities, rng: np.random.Generator) -> Strategy:
         # A state that is being restored has a network of its own.
-        given = None if restored else self._given_network(entities.n_features)
+        if name == AnnealedStrategy.__name__:
+            recipe = resolve_recipe(self.preset)
+            return AnnealedStrategy(
+                entities, self.n_clusters, rng, recipe=recipe, device=self.device
+            )
+        return self._staged(entities, rng, self._wanted, None)
+
+    def _strategy(self, entities: Entities, rng: np.random.Generator) -> Strategy:
+        recipe, K, device = resolve_recipe(self.preset), self.n_clusters, self.device
+        given = self._given_network(entities.n_features)
         head = self._wanted
         if given is not None and head not in ("auto", given.head):
             whose = "" if self.head is not None else "the preset's "
             raise ValueError(f"{whose}head={head!r}, but the network is one of {given.head}.")
         head = head if given is None else given.head
-        if (restored or head) == "costs":
+        if head == "costs":
             return AnnealedStrategy(entities, K, rng, recipe=recipe, given=given, device=device)
+        return self._staged(entities, rng, head, given)
+
+    def _staged(
+        self, entities: Entities, rng: np.random.Generator, head: str, given: ADENetwork | None
+    ) -> StagedStrategy:
+        recipe, K, device = resolve_recipe(self.preset), self.n_clusters, self.device
 
         def expected(memory: Memory) -> Strategy:
             heir = AnnealedStrategy(

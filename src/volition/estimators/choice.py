@@ -121,6 +121,9 @@ class ChoiceClustering(Learner):
             tol=self.tol, exploration=self.exploration, from_log=from_log,
         )  # fmt: skip
 
+    def _identity(self) -> dict[str, Any]:
+        return {"family": self.family}
+
     def start(self, *args: Any, **params: Any) -> Self:
         self._plans: LoggedPlans | None = None
         self.center_names_: list[str] | None = None

@@ -21,6 +21,7 @@ from sklearn.utils.validation import _check_feature_names
 
 from volition.autonomy import Autonomy, Passive
 from volition.costs import Cost, resolve_cost
+from volition.io.files import check_file
 from volition.learning.entities import Entities
 from volition.learning.fitting import Fit
 from volition.learning.monitor import Change, Estimate
@@ -29,7 +30,6 @@ from volition.learning.study import Study
 from volition.learning.trial import PLAIN, Tried, reserve
 from volition.population import IntArray, Population, Prescriptions, Response
 from volition.problem import Problem
-from volition.storage import check_file
 from volition.validation import FloatArray, check_centers, check_integer, check_scalar
 
 
@@ -53,6 +53,14 @@ class Learner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, B
     @abstractmethod
     def _strategy(self, entities: Entities, rng: np.random.Generator) -> Strategy:
         """Return a strategy for these entities."""
+
+    def _strategy_named(self, name: str, entities: Entities, rng: np.random.Generator) -> Strategy:
+        """Return the strategy of a saved state, which will be restored."""
+        return self._strategy(entities, rng)
+
+    def _identity(self) -> dict[str, Any]:
+        """Return what a saved state must agree with."""
+        return {}
 
     def _check_params(self) -> None:
         """Raise one sentence unless all parameters are allowed."""

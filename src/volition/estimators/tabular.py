@@ -185,6 +185,14 @@ class TabularClustering(Learner):
 
         return CountingStrategy(entities, self.n_clusters, rng, tol=self.tol, **common)
 
+    def _strategy_named(self, name: str, entities: Entities, rng: np.random.Generator) -> Strategy:
+        if name == StagedStrategy.__name__:
+            return choice_strategy(entities, self.n_clusters, rng)
+        return self._strategy(entities, rng)
+
+    def _identity(self) -> dict[str, Any]:
+        return {"estimate": self.estimate}
+
     def _heir(self, entities: Entities, seed: int, left: int | None) -> Strategy:
         """Return the strategy that learns how choices depend on the centres."""
         strategy = choice_strategy(entities, self.n_clusters, np.random.default_rng(seed))

@@ -1,8 +1,8 @@
 """Algorithm 2 as published: a network of expected costs, annealed over beta.
 
-Nothing needs to be known about costs, which may be negative. The network learns by squared errors at
-perturbed centres; the centres follow its free energy down while beta rises. Several sets of centres
-can be annealed side by side on one network; in the end the one that has cost least is taken.
+Nothing needs to be known about costs, which may be negative. The network learns by squared errors
+at perturbed centres; the centres follow its free energy down while beta rises. Several sets
+of centres can be annealed side by side on one network; in the end the one that cost least is taken.
 """
 
 from __future__ import annotations
@@ -482,8 +482,7 @@ class AnnealedStrategy(Strategy):
             "means": self._means,
             "replay": self.replay.state(),
             "trainer": self.trainer.state(),
-            "network": self.network.state(),
-            "frozen": self.frozen.network.state(),
+            "frozen": self.frozen,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -495,9 +494,8 @@ class AnnealedStrategy(Strategy):
         self.phase, self.betas = Phase[state["phase"]], state["betas"]
         self.showing = Showing(**state["showing"])
         self.replay.restore(state["replay"])
-        network = ADENetwork.from_state(state["network"])
+        network = state["trainer"]["network"]
         assert network.units is not None
-        self.units = network.units
+        self.units, self.frozen = network.units, state["frozen"]
         self.trainer = self._new_trainer(network)
         self.trainer.restore(state["trainer"])
-        self.frozen = NetworkAutonomy(ADENetwork.from_state(state["frozen"]), self.units)

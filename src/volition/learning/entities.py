@@ -11,6 +11,7 @@ import torch
 from volition.choices.coding import Coding, are_numbers, make_coding
 from volition.choices.fit import check_covariates
 from volition.costs import Cost
+from volition.io.files import expect
 from volition.population import IntArray
 from volition.problem import Problem
 from volition.validation import FloatArray, check_entities, check_weights
@@ -145,17 +146,14 @@ class Entities:
 
     def state(self) -> dict[str, Any]:
         """Return what a file needs; the cost is a parameter of its own."""
-        coding = None if self.coding is None else self.coding._asdict()
-        return {
-            "X": self.X,
-            "weight": self.weight,
-            "covariates": self.covariates,
-            "coding": coding,
-        }
+        names = ("X", "weight", "covariates", "coding")
+        return {name: getattr(self, name) for name in names}
 
     @classmethod
     def from_state(cls, state: dict[str, Any], cost: Cost) -> Entities:
         """Return the entities that `state` describes."""
-        coding = state["coding"]
-        coding = coding and Coding(tuple(coding["columns"]), coding["levels"])
-        return cls(state["X"], state["weight"], cost, state["covariates"], coding)
+        n, _ = expect(state, "X", (None, None)).shape
+        expect(state, "weight", (n,))
+        if state["covariates"] is not None:
+            expect(state, "covariates", (n, None))
+        return cls(**state, cost=cost)

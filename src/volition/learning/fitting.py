@@ -1,4 +1,4 @@
-"""A fit: ask, be answered, tell, learn, until enough is known; then try the plan that was learned."""
+"""A fit: ask, be answered, tell, learn, until enough is known; then try the learned plan."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from volition.learning.trial import (
     PLAIN_SHARE,
     UNASKED,
     Plan,
-    Trial,
+    TrialResult,
     Tried,
     drawn_twice,
     estimate,
@@ -206,9 +206,9 @@ class Fit:
         for plan, m in plans:
             if self.stopped is None:
                 tried.append(self._tried(plan, m))
-        study.trial = Trial(tuple(tried), LEARNED, believed)
+        study.trial = TrialResult(tuple(tried), LEARNED, believed)
         if len(tried) > 1 and plain_is_cheaper(believed, *tried):
-            kept = Trial(tuple(tried), PLAIN, believed)
+            kept = TrialResult(tuple(tried), PLAIN, believed)
             study.adopt_plan(plain, tried[1].estimate.value, kept)
         study.note()
 

@@ -1,7 +1,7 @@
 """Questions that were asked, so that answers may come late, twice, in any order, or never.
 
-Numbers of questions are never used again. They are microseconds of the clock: a learner that begins
-or goes on from a file counts on from the present moment, and never faster than the clock. So numbers
+Numbers of questions are never used again. They are microseconds of the clock. A learner that begins
+or goes on from a file counts on from the present moment, never faster than the clock. So numbers
 that were given out after the file was written are not given out once more.
 """
 

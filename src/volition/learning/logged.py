@@ -210,10 +210,10 @@ class LoggedPlans:
         return {
             "propensity": self.propensity,
             "moved": list(self.moved),
-            "checks": [list(check) for check in self.checks],
-            "decision": self.decision and list(self.decision),
+            "checks": self.checks,
+            "decision": self.decision,
             "guesses": self._guesses,
-            "costs": None if self._costs is None else list(self._costs),
+            "costs": self._costs,
         }
 
     @classmethod
@@ -223,12 +223,8 @@ class LoggedPlans:
         """Return the plans that `state` describes."""
         centers, labels = state["moved"]
         plans = cls(entities, choices, fit, state["propensity"], (centers, labels))
-        plans.checks = [Check(*values) for values in state["checks"]]
-        if state["decision"] is not None:
-            name, doubts, reason = state["decision"]
-            plans.decision = Decision(name, tuple(doubts), reason)
-        plans._guesses = state["guesses"]
-        plans._costs = None if state["costs"] is None else ExpectedCosts(*state["costs"])
+        plans.checks, plans.decision = state["checks"], state["decision"]
+        plans._guesses, plans._costs = state["guesses"], state["costs"]
         return plans
 
 

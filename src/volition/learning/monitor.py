@@ -9,7 +9,6 @@ whatever the learner has learned meanwhile.
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -17,6 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.stats import hypergeom
 
+from volition.io.files import expect
+from volition.io.serialization import registered
 from volition.population import IntArray
 from volition.validation import FloatArray
 
@@ -34,6 +35,7 @@ Z95 = 1.959963984540054
 Recost = Callable[[IntArray, IntArray], FloatArray | None]
 
 
+@registered
 class Estimate(NamedTuple):
     """A value with its 95 % confidence interval, and the number of answers behind it."""
 
@@ -43,6 +45,7 @@ class Estimate(NamedTuple):
     n_answers: int
 
 
+@registered
 class Change(NamedTuple):
     """A change of behaviour that was noticed.
 
@@ -165,17 +168,19 @@ class Monitor:
                 best = Change(*when, _name(worst, K), *numbers, *tables)
         return best
 
-    def copied(self) -> Monitor:
-        """Return a copy that shares nothing with this one."""
-        return copy.deepcopy(self)
-
     def state(self) -> dict[str, Any]:
-        """Return what a file needs."""
+        """Return what is to be saved."""
         return dict(vars(self))
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go back to a saved `state`."""
-        vars(self).update(state)
+        """Return to a saved :meth:`state`."""
+        for name, now in vars(self).items():
+            value = state[name]
+            if isinstance(now, np.ndarray):
+                expect(state, name, now.shape, now.dtype.kind)
+            elif type(value) is not type(now):
+                raise ValueError(f"'{name}' is {value!r}")
+            setattr(self, name, value)
 
 
 def _shares(table: IntArray) -> tuple[IntArray, IntArray]:

@@ -16,6 +16,7 @@ import torch
 from scipy.stats import t
 
 from volition.costs import Cost
+from volition.io.serialization import registered
 from volition.population import IntArray
 from volition.validation import FloatArray
 
@@ -31,6 +32,7 @@ FALSE_ALARM = 1e-3
 OBEYING, USING = 2, 3
 
 
+@registered
 class Assumption(NamedTuple):
     """What came of the comparison."""
 

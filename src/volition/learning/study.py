@@ -18,7 +18,7 @@ from volition.learning.entities import Entities
 from volition.learning.ledger import Asked, Ledger
 from volition.learning.monitor import Change, Estimate
 from volition.learning.strategy import Answers, Strategy, Tally
-from volition.learning.trial import Plan, Trial
+from volition.learning.trial import Plan, TrialResult
 from volition.population import IntArray, Prescriptions, Response
 from volition.validation import FloatArray, check_integer
 
@@ -56,7 +56,7 @@ class Study:
         self.tally = Tally()
         self.history: list[dict[str, float]] = []
         self.changes: list[Change] = []
-        self.trial = Trial()
+        self.trial = TrialResult()
         self.concluded = False
         self.assumption: Any = None
         self._lock = threading.RLock()
@@ -265,8 +265,8 @@ class Study:
 
     def _learned(
         self, strategy: Strategy, answers: Answers, history: list[Any], changes: list[Change],
-        trial: Trial,
-    ) -> Trial:  # fmt: skip
+        trial: TrialResult,
+    ) -> TrialResult:  # fmt: skip
         """Let a copy of the strategy learn from one batch."""
         # Those who left since they were asked are of no concern any more.
         here = np.flatnonzero(strategy.entities.weight[answers.asked.entities] > 0)
@@ -297,13 +297,13 @@ class Study:
             strategy.learn(answers)
         now = strategy.centers, strategy.labels
         if not all(np.array_equal(a, b) for a, b in zip(plan, now, strict=True)):
-            trial = Trial()
+            trial = TrialResult()
         _note(strategy, history, trial.estimate or strategy.monitor.distortion(strategy.recost))
         return trial
 
     def _adopt(
         self, strategy: Strategy, letters: tuple[Letter, ...], history: list[Any],
-        changes: list[Change], trial: Trial,
+        changes: list[Change], trial: TrialResult,
     ) -> None:  # fmt: skip
         """Put the copy that has learned in the strategy's place, in one step."""
         ids = np.concatenate([letter.ids for letter in letters])
@@ -341,7 +341,7 @@ class Study:
                 trial = self.trial
                 now = strategy.centers, strategy.labels
                 if not all(np.array_equal(a, b) for a, b in zip(plan, now, strict=True)):
-                    trial = Trial()
+                    trial = TrialResult()
                 if self.tally.answered:
                     seen = trial.estimate or strategy.monitor.distortion(strategy.recost)
                     _note(strategy, history, seen)
@@ -387,7 +387,7 @@ class Study:
             strategy = self.strategy.copied()
             strategy.admit(more, first)
             strategy.monitor.forget_choices()
-            vars(self).update(strategy=strategy, trial=Trial())
+            vars(self).update(strategy=strategy, trial=TrialResult())
             return np.arange(first, len(more))
 
     def remove_entities(self, entities: Any) -> None:
@@ -397,9 +397,9 @@ class Study:
             strategy = self.strategy.copied()
             strategy.dismiss(fewer)
             strategy.monitor.forget_choices()
-            vars(self).update(strategy=strategy, trial=Trial())
+            vars(self).update(strategy=strategy, trial=TrialResult())
 
-    def adopt_plan(self, plan: Plan, distortion: float, trial: Trial) -> None:
+    def adopt_plan(self, plan: Plan, distortion: float, trial: TrialResult) -> None:
         """Put another plan in place of the learned one."""
         strategy = self.strategy.copied()
         strategy.centers, strategy.distortion = plan.centers, distortion
@@ -428,8 +428,8 @@ class Study:
                 "shown": self._shown,
                 "tally": list(self.tally),
                 "history": self.history,
-                "changes": [list(change) for change in self.changes],
-                "trial": self.trial.state(),
+                "changes": self.changes,
+                "trial": self.trial,
                 "concluded": self.concluded,
                 "assumption": self.assumption,
             }
@@ -448,8 +448,8 @@ class Study:
             _shown=state["shown"],
             tally=strategy.tally,
             history=state["history"],
-            changes=[Change(*values) for values in state["changes"]],
-            trial=Trial.from_state(state["trial"]),
+            changes=state["changes"],
+            trial=state["trial"],
             concluded=state["concluded"],
             assumption=state["assumption"],
         )

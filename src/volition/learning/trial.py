@@ -15,6 +15,7 @@ import numpy as np
 from scipy.stats import norm, t
 from sklearn.cluster import KMeans
 
+from volition.io.serialization import registered
 from volition.learning.monitor import Estimate
 from volition.population import IntArray
 from volition.problem import Problem
@@ -52,6 +53,7 @@ class Plan(NamedTuple):
     labels: IntArray
 
 
+@registered
 class Tried(NamedTuple):
     """What a plan has cost in the trial."""
 
@@ -60,8 +62,9 @@ class Tried(NamedTuple):
     error: float  # standard error
 
 
+@registered
 @dataclass(frozen=True)
-class Trial:
+class TrialResult:
     """What the plans have cost, which one is kept, and what the model believed of its own."""
 
     tried: tuple[Tried, ...] = ()
@@ -88,17 +91,6 @@ class Trial:
                 )
         off = disagreement(self.believed, self.tried[0])
         return found if off is None else [*found, off]
-
-    def state(self) -> dict[str, Any]:
-        """Return what a file needs."""
-        tried = [[one.name, list(one.estimate), one.error] for one in self.tried]
-        return {"tried": tried, "kept": self.kept, "believed": self.believed}
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> Trial:
-        """Return the trial that `state` describes."""
-        tried = tuple(Tried(name, Estimate(*e), error) for name, e, error in state["tried"])
-        return cls(tried, state["kept"], state["believed"])
 
 
 def reserve(budget: int) -> int:

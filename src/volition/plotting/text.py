@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from volition.storage import naming
+from volition.io.files import naming
 
 #: characters of a name that a picture shows
 LONGEST = 60

@@ -17,10 +17,10 @@ import sklearn
 import torch
 
 import volition
+from volition.io.files import naming, reading, replace_file, shown
 from volition.outputs import output_folder
 from volition.reproduce.page import Page
 from volition.reproduce.study import Case, Row, Settings, Study
-from volition.storage import naming, reading, replace_file, shown
 
 JOURNAL = "cases.jsonl"
 

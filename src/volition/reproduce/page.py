@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from volition.io.files import replace_file
 from volition.outputs import write_csv
 from volition.reproduce.study import Row, Settings, Study
-from volition.storage import replace_file
 
 #: how the page that joins all others begins
 HEAD = (

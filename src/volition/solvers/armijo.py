@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from volition.deadline import OutOfTime
+from volition.io.serialization import registered
 from volition.problem import Moments, Problem
 from volition.solvers.base import Solution, Status, relative_move
 from volition.validation import FloatArray
 
 
+@registered
 @dataclass(frozen=True)
 class Armijo:
     """Gradient descent with backtracking.

@@ -9,12 +9,14 @@ import torch
 from torch import Tensor
 
 from volition.deadline import OutOfTime
+from volition.io.serialization import registered
 from volition.problem import Problem
 from volition.solvers.armijo import Armijo
 from volition.solvers.base import Solution, Status, relative_move
 from volition.validation import FloatArray
 
 
+@registered
 @dataclass(frozen=True)
 class FixedPoint:
     """Fixed-point iteration, watched by the condition of Theorem 1.

@@ -11,11 +11,13 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from volition.deadline import OutOfTime
+from volition.io.serialization import registered
 from volition.problem import Problem
 from volition.solvers.base import Solution, Status
 from volition.validation import FloatArray
 
 
+@registered
 @dataclass(frozen=True)
 class Gradient:
     """L-BFGS on the free energy.

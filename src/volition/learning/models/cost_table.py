@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from volition.io.serialization import registered
 from volition.population import IntArray
 from volition.validation import FloatArray, check_scalar
 
 
+@registered
 @dataclass(frozen=True)
 class RobbinsMonro:
     """Step size ``scale / (offset + n)^power`` of the n-th step, n from 1, at most 1.

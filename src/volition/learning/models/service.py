@@ -174,14 +174,14 @@ class ServiceModel(ResponseModel):
     def state(self) -> dict[str, Any]:
         places = self.given_places
         return {
-            "network": self.network.state(),
+            "network": self.network,
             "given_places": None if places is None else places.numpy(),
             "fitted": self.frozen is not None,
             "loss": self.loss,
         }
 
     def restore(self, state: dict[str, Any], entities: Entities) -> None:
-        self.network = ADENetwork.from_state(state["network"]).to(self.device).eval()
+        self.network = state["network"].to(self.device).eval()
         assert self.network.units is not None
         self.units = self.network.units
         places = state["given_places"]

@@ -154,22 +154,20 @@ class TermsModel(ResponseModel):
         return copy.copy(self)
 
     def state(self) -> dict[str, Any]:
-        net = self.others if isinstance(self.others, NetworkAutonomy) else None
         return {
             "from_log": self.from_log,
             "network_at": self._network_at,
             "loyalty": self.loyalty,
-            "fit": None
-            if self.fitted is None
-            else dict(zip(("numbers", "arrays"), self.fitted.state(), strict=True)),
-            "network": None if net is None else net.state(),
+            "fit": None if self.fitted is None else self.fitted,
+            "network": self.others if isinstance(self.others, NetworkAutonomy) else None,
         }
 
     def restore(self, state: dict[str, Any], entities: Entities) -> None:
         self.from_log, self._network_at = state["from_log"], state["network_at"]
         self.loyalty = state["loyalty"]
         if state["fit"] is not None:
-            self.fitted = ChoiceFit.from_state(**state["fit"], covariates=entities.covariates)
+            fitted: ChoiceFit = state["fit"]
+            self.fitted = fitted.for_entities(entities.covariates)
             self.others = self.fitted.model
         if state["network"] is not None:
-            self.others = NetworkAutonomy.from_state(state["network"])
+            self.others = state["network"]

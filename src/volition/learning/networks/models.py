@@ -11,8 +11,10 @@ from torch import Tensor
 
 from volition.autonomy import Autonomy, Chunk, SoftmaxTransition, Transition, barred
 from volition.costs import Cost
+from volition.io.serialization import constructed, registered
 from volition.learning.networks.network import LEAST, ADENetwork
 from volition.learning.networks.units import Units
+from volition.validation import check_scalar
 
 #: quantile of distances between places that were asked about, within which others are as known
 USUAL = 0.9
@@ -51,8 +53,9 @@ class ServedTransition(Transition):
         return self.choices.conditional(prescribed)
 
 
+@registered
 class NetworkAutonomy(Autonomy):
-    """A frozen copy of a network, in double precision.
+    """A frozen copy of a network, in double precision; single precision uses a copy of its own.
 
     Examples
     --------
@@ -71,7 +74,16 @@ class NetworkAutonomy(Autonomy):
     def __init__(self, network: ADENetwork, units: Units, share: float = 1.0) -> None:
         self.network = copy.deepcopy(network).double().eval().requires_grad_(False)
         self.units, self.share = units, share
+        self._copies: dict[tuple[torch.device, torch.dtype], ADENetwork] = {}
         self.numbers_per_pair = network.size.ff_dim
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> NetworkAutonomy:
+        """Return the model that was saved."""
+        model: NetworkAutonomy = constructed(cls, state)
+        model.units.check(model.network.n_features)
+        check_scalar(model.share, "share", 0, 1)
+        return model
 
     def transition(self, chunk: Chunk, Y: Tensor, cost: Cost) -> Transition:
         units, network = self.units, self._network(Y)
@@ -83,7 +95,7 @@ class NetworkAutonomy(Autonomy):
         apart = cost.pairwise(Y + chunk.origin, Y + chunk.origin)[None] / units.cost
         served = network.head == "served"
         if served:
-            D, apart = self._served(x, y, D), self._served(y, y, apart)
+            D, apart = self._served(network, x, y, D), self._served(network, y, y, apart)
             C = (network.mean * D[0] - LEAST).clamp(min=0.0) * (network.unit * units.cost)
             if len(Y) == 1:
                 return CostTransition(C)
@@ -95,28 +107,21 @@ class NetworkAutonomy(Autonomy):
         return ServedTransition(choices, C)
 
     def _network(self, Y: Tensor) -> ADENetwork:
-        return self.network.to(Y.device, Y.dtype)
+        """Return the network as it is where these centres are, and in their precision."""
+        key = (Y.device, Y.dtype)
+        found = self._copies.get(key)
+        # Of two threads that both make a copy, both use the first one.
+        return self._copies.setdefault(key, self._copy(*key)) if found is None else found
 
-    def _served(self, x: Tensor, y: Tensor, D: Tensor) -> Tensor:
+    def _copy(self, device: torch.device, dtype: torch.dtype) -> ADENetwork:
+        return copy.deepcopy(self.network).to(device, dtype)
+
+    def _served(self, network: ADENetwork, x: Tensor, y: Tensor, D: Tensor) -> Tensor:
         """Return what being served at y costs, in the network's unit."""
-        return self.network.log_served(x, y, D).exp()
+        return network.log_served(x, y, D).exp()
 
     def scaled(self, t: float) -> NetworkAutonomy:
         return NetworkAutonomy(self.network, self.units, self.share * t)
-
-    def state(self) -> dict[str, Any]:
-        """Return what a file needs."""
-        return {
-            "network": self.network.state(),
-            "units": self.units._asdict(),
-            "share": self.share,
-        }
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> NetworkAutonomy:
-        """Return the model that `state` describes."""
-        network = ADENetwork.from_state(state["network"])
-        return cls(network, Units(**state["units"]), state["share"])
 
     def __repr__(self) -> str:
         return f"NetworkAutonomy(head={self.network.head!r})"
@@ -153,17 +158,17 @@ class CautiousAutonomy(NetworkAutonomy):
         """Return what being served at places y costs those at x, in the network's unit."""
         with torch.no_grad():
             D = cost.pairwise(x, y)[None] / self.units.cost
-            self._network(y)
-            return self._served(self.units.points(x)[None], self.units.points(y)[None], D)[0]
+            x, y = self.units.points(x)[None], self.units.points(y)[None]
+            return self._served(self._network(y), x, y, D)[0]
 
-    def _network(self, Y: Tensor) -> ADENetwork:
-        network = super()._network(Y)
+    def _copy(self, device: torch.device, dtype: torch.dtype) -> ADENetwork:
+        network = super()._copy(device, dtype)
         network.service.float()  # a search needs no more, and takes half as long
         return network
 
-    def _served(self, x: Tensor, y: Tensor, D: Tensor) -> Tensor:
+    def _served(self, network: ADENetwork, x: Tensor, y: Tensor, D: Tensor) -> Tensor:
         far = torch.cdist(y[0], self.asked.to(y)).amin(1) / self.usual
-        served = self.network.log_served(x, y, D, self.shifts.to(y)).exp()
+        served = network.log_served(x, y, D, self.shifts.to(y)).exp()
         return served * (1 + (far - 1).clamp(min=0.0).square())
 
     def scaled(self, t: float) -> CautiousAutonomy:

@@ -17,7 +17,7 @@ their order does not matter.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from volition.io.files import expect, reading
+from volition.io.serialization import decode, encode, read, registered, write
 from volition.learning.networks.units import Units
-from volition.storage import expect, read_file, reading, shown, write_file
+from volition.messages import a_few
 from volition.validation import check_integer, check_scalar
 
 HEADS = ("choices", "served", "costs")
@@ -40,6 +42,7 @@ MOST_PLACES = 1000
 BENDS = 1.5
 
 
+@registered
 @dataclass(frozen=True)
 class NetworkSize:
     """Dimensions of a network: as published by default.
@@ -172,6 +175,7 @@ class ServiceTerm(nn.Module):
         nn.init.zeros_(self.last.weight)
 
 
+@registered
 class ADENetwork(nn.Module):
     """Adaptive distance estimation network.
 
@@ -242,6 +246,35 @@ class ADENetwork(nn.Module):
             self.register_buffer("asked", torch.zeros(MOST_PLACES, n_features))
         self._initialise(seed)
 
+    def state(self) -> dict[str, Any]:
+        """Return what is saved of it."""
+        return {
+            "n_features": self.n_features,
+            "size": self.size,
+            "head": self.head,
+            "units": self.units,
+            "weights": {name: value.cpu().numpy() for name, value in self.state_dict().items()},
+        }
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> ADENetwork:
+        """Return the network that was saved, in the precision in which it was."""
+        check_integer(state["n_features"], "n_features", 1)
+        weights, network = state["weights"], cls(state["n_features"], state["size"], state["head"])
+        if missing := network.state_dict().keys() ^ weights.keys():
+            raise ValueError(f"it has other parts than a network here ({a_few(sorted(missing))})")
+        network.to(torch.from_numpy(expect(weights, "project_points.bias", (None,))).dtype)
+        for name, value in network.state_dict().items():
+            if not (name == "floor" and np.array_equal(weights[name], -math.inf)):  # there is none
+                expect(weights, name, tuple(value.shape), "f" if value.is_floating_point() else "b")
+            if weights[name].dtype != value.numpy().dtype:
+                raise ValueError(f"'{name}' holds {weights[name].dtype}, which it cannot")
+        network.load_state_dict({name: torch.from_numpy(value) for name, value in weights.items()})
+        network.units = state["units"]
+        if network.units is not None:
+            network.units.check(network.n_features)
+        return network
+
     def _initialise(self, seed: int) -> None:
         generator = torch.Generator().manual_seed(seed)
         for module in self.modules():
@@ -257,27 +290,6 @@ class ADENetwork(nn.Module):
             self.service.initialise(generator)
             with torch.no_grad():
                 self.linear[0] = 1.0  # most obey, or there would be no sense in prescribing
-
-    def state(self) -> dict[str, Any]:
-        """Return what a file needs: sizes, units and weights."""
-        return {
-            "n_features": self.n_features,
-            "size": asdict(self.size),
-            "head": self.head,
-            "units": None if self.units is None else self.units._asdict(),
-            "weights": {name: value.cpu().numpy() for name, value in self.state_dict().items()},
-        }
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> ADENetwork:
-        """Return the network that `state` describes."""
-        network = cls(state["n_features"], NetworkSize(**state["size"]), state["head"])
-        weights = {name: torch.from_numpy(value) for name, value in state["weights"].items()}
-        if any(value.dtype == torch.float64 for value in weights.values()):
-            network = network.double()
-        network.load_state_dict(weights)
-        network.units = None if state["units"] is None else Units(**state["units"])
-        return network
 
     def embed(self, X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:
         """Return points that have seen the centres (G, S, h), and centres (G, K, h)."""
@@ -370,35 +382,14 @@ def save_network(network: ADENetwork, path: Any) -> Path:
     >>> bool((same.project_points.weight == network.project_points.weight).all())
     True
     """
-    header = {"n_features": network.n_features, "size": asdict(network.size), "head": network.head}
-    if network.units is not None:
-        origin, length, cost = network.units
-        header["units"] = [origin.tolist(), length, cost]
-    arrays = {name: value.cpu().numpy() for name, value in network.state_dict().items()}
-    return write_file(Path(path), arrays, KIND, header)
+    return write(path, KIND, encode(network))
 
 
 def load_network(path: Any) -> ADENetwork:
     """Read a network that :func:`save_network` wrote."""
-    path = Path(path)
-    arrays, header = read_file(path, KIND)
-    with reading(path):
-        network = ADENetwork(header["n_features"], NetworkSize(**header["size"]), header["head"])
-        missing = network.state_dict().keys() ^ arrays.keys()
-        if missing:
-            parts = shown(", ".join(sorted(missing)))
-            raise ValueError(f"{path} was written by another version of volition ({parts}).")
-        for name, value in network.state_dict().items():
-            kind = "f" if value.is_floating_point() else "biu"
-            if name == "floor" and name in arrays and np.array_equal(arrays[name], -math.inf):
-                continue  # costs that may be negative have none
-            expect(arrays, name, tuple(value.shape), kind)
-        network.load_state_dict({name: torch.from_numpy(value) for name, value in arrays.items()})
-        if "units" in header:
-            origin, length, cost = header["units"]
-            units = Units(np.array(origin, dtype=np.float64), float(length), float(cost))
-            expect({"origin": units.origin}, "origin", (network.n_features,))
-            if not (0 < units.length < math.inf and 0 < units.cost < math.inf):
-                raise ValueError("its units are not positive numbers")
-            network.units = units
+    tree = read(path, KIND)
+    with reading(Path(path)):
+        network = decode(tree)
+        if not isinstance(network, ADENetwork):
+            raise ValueError("it holds no network")
     return network

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
+from volition.io.serialization import registered
 from volition.learning.networks.network import HEADS, NetworkSize
 from volition.validation import check_integer, check_scalar
 
@@ -15,6 +16,7 @@ def check_head(head: Any) -> None:
         raise ValueError(f"head must be 'auto' or one of {HEADS}, got {head!r}.")
 
 
+@registered
 @dataclass(frozen=True)
 class Recipe:
     """Hyperparameters of Algorithm 2; defaults are those of the preset ``"cpu"``.

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from volition.io.files import expect
 from volition.population import IntArray
 from volition.validation import FloatArray
 
@@ -172,6 +173,7 @@ class Replay:
         self.n_groups = len(arrays["valid"])
         self._groups = self._blank(max(64, self.n_groups))
         for name, column in self._groups._asdict().items():
-            column[: self.n_groups] = arrays[name]
+            shape = (self.n_groups, *column.shape[1:])
+            column[: self.n_groups] = expect(arrays, name, shape, column.dtype.kind)
         centers = self._groups.centers
         self._open = {centers[group].tobytes(): int(group) for group in opened}

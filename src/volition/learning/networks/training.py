@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from volition.choices.fit import clearly_better as more_likely
+from volition.io.files import expect
 from volition.learning.networks.lessons import Lesson, Lessons
 from volition.learning.networks.network import LEAST, ADENetwork
 from volition.population import IntArray
@@ -142,23 +143,26 @@ class Trainer:
         return float(loss.detach())
 
     def state(self) -> dict[str, Any]:
-        """Return what a file needs beside the network: steps taken and moments."""
+        """Return what is to be saved."""
         moments = [
-            {name: value.cpu().numpy() for name, value in self.optimizer.state[p].items()}
-            for p in self.network.parameters()
-            if p in self.optimizer.state
+            {name: value.cpu().numpy() for name, value in self.optimizer.state.get(one, {}).items()}
+            for one in self.network.parameters()
         ]
-        return {"n_steps": self.n_steps, "moments": moments}
+        return {"network": self.network, "moments": moments, "n_steps": self.n_steps}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go back to a saved `state`."""
-        self.n_steps = state["n_steps"]
-        moments = {
-            number: {name: torch.from_numpy(np.array(value)) for name, value in one.items()}
-            for number, one in enumerate(state["moments"])
-        }
+        """Go back to a saved state."""
+        self.network.load_state_dict(state["network"].state_dict())
+        moments: dict[int, dict[str, Tensor]] = {}
+        parameters = enumerate(self.network.parameters())
+        for (number, parameter), one in zip(parameters, state["moments"], strict=True):
+            for name in one:
+                shape = () if name == "step" else tuple(parameter.shape)
+                moment = torch.from_numpy(expect(one, name, shape))
+                moments.setdefault(number, {})[name] = moment.clone()
         groups = self.optimizer.state_dict()["param_groups"]
         self.optimizer.load_state_dict({"state": moments, "param_groups": groups})
+        self.n_steps = state["n_steps"]
 
 
 def judged(network: ADENetwork, lesson: Lesson) -> Tensor:

@@ -6,15 +6,24 @@ from typing import NamedTuple
 
 from torch import Tensor, as_tensor
 
-from volition.validation import FloatArray
+from volition.io.files import expect
+from volition.io.serialization import registered
+from volition.validation import FloatArray, check_scalar
 
 
+@registered
 class Units(NamedTuple):
     """Where a network's coordinates begin, and its units of length and cost."""
 
     origin: FloatArray
     length: float
     cost: float
+
+    def check(self, n_features: int) -> None:
+        """Raise ValueError unless these are units of points with so many features."""
+        expect(self._asdict(), "origin", (n_features,))
+        for name in ("length", "cost"):
+            check_scalar(getattr(self, name), f"unit of {name}", 0, open_low=True)
 
     def points(self, X: Tensor) -> Tensor:
         """Return points or centres as the network sees them."""

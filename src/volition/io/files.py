@@ -15,7 +15,7 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-VERSION = 2
+VERSION = 3
 #: longest piece of a damaged file or foreign error message that is shown
 SHOWN = 120
 #: what a file of ours must not stop at, whatever is in it
@@ -61,15 +61,14 @@ def write_file(
     >>> import tempfile
     >>> from pathlib import Path
     >>> import numpy as np
-    >>> from volition.storage import read_file, write_file
+    >>> from volition.io.files import read_file, write_file
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     file = write_file(Path(folder) / "a.safetensors", {"x": np.ones(2)}, "test", {"n": 1})
     ...     read_file(file, "test")
-    ({'x': array([1., 1.])}, {'format': 'test', 'version': 2, 'n': 1})
+    ({'x': array([1., 1.])}, {'format': 'test', 'version': 3, 'n': 1})
     """
     check_file(path)
-    # NumPy's numbers and arrays may have found their way in.
-    text = json.dumps({"format": kind, "version": VERSION, **header}, default=lambda o: o.tolist())
+    text = json.dumps({"format": kind, "version": VERSION, **header}, allow_nan=False)
     tensors = {name: np.asarray(value, order="C") for name, value in tensors.items()}
     about = {"volition": text, "sha256": checksum(text, tensors)}
     replace_file(path, lambda name: save_file(tensors, name, metadata=about))
@@ -85,7 +84,7 @@ def replace_file(path: Path, write: Callable[[str], Any]) -> None:
     --------
     >>> import tempfile
     >>> from pathlib import Path
-    >>> from volition.storage import replace_file
+    >>> from volition.io.files import replace_file
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     file = Path(folder) / "note.txt"
     ...     replace_file(file, lambda name: Path(name).write_text("here"))
@@ -123,7 +122,7 @@ def reason_of(error: BaseException) -> str:
 
     Examples
     --------
-    >>> from volition.storage import reason_of
+    >>> from volition.io.files import reason_of
     >>> reason_of(OSError(28, "No space left on device"))
     'No space left on device'
     """
@@ -138,7 +137,7 @@ def shown(text: str) -> str:
 
     Examples
     --------
-    >>> from volition.storage import shown
+    >>> from volition.io.files import shown
     >>> shown("a\nb")
     'a\\nb'
     """
@@ -181,14 +180,23 @@ def read_file(path: Path, *kinds: str) -> tuple[dict[str, np.ndarray], dict[str,
         raise ValueError(f"{path} is not a file saved by volition ({reason_of(error)}).") from None
     if not isinstance(header, dict):
         raise ValueError(f"{path} is not a file saved by volition (it has no header of ours).")
+    whole = about.get("sha256") == checksum(text, tensors)
+    damage = f"{path} is damaged: its content does not match its checksum."
+    if "sha256" in about and not whole:
+        raise ValueError(damage)
+    if header.get("version") in range(1, VERSION):
+        raise ValueError(
+            f"{path} was written by an older version of volition, whose files cannot be read here: "
+            "make it again, or read it with the version that wrote it."
+        )
     if header.get("format") not in kinds or header.get("version") != VERSION:
         found, version = (shown(repr(header.get(key))) for key in ("format", "version"))
         raise ValueError(
             f"{path} has format {found}, version {version}; "
             f"{' or '.join(map(repr, kinds))}, version {VERSION}, is what can be read here."
         )
-    if about.get("sha256") != checksum(text, tensors):
-        raise ValueError(f"{path} is damaged: its content does not match its checksum.")
+    if not whole:
+        raise ValueError(damage)
     return tensors, header
 
 
@@ -199,7 +207,7 @@ def reading(path: Path) -> Iterator[None]:
     Examples
     --------
     >>> from pathlib import Path
-    >>> from volition.storage import reading
+    >>> from volition.io.files import reading
     >>> with reading(Path("a.safetensors")):
     ...     {}["beta_"]
     Traceback (most recent call last):
@@ -215,18 +223,20 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def expect(
-    tensors: dict[str, np.ndarray], name: str, shape: tuple[int | None, ...], kind: str = "f"
+    tensors: Mapping[str, Any], name: str, shape: tuple[int | None, ...], kind: str = "f"
 ) -> np.ndarray:
-    """Return an array of a file, of this shape (None: any length) and kind, all finite.
+    """Return an array of a tree, of this shape (None: any length) and kind, all finite.
 
     Examples
     --------
     >>> import numpy as np
-    >>> from volition.storage import expect
+    >>> from volition.io.files import expect
     >>> expect({"x": np.ones((2, 3))}, "x", (None, 3)).shape
     (2, 3)
     """
     value = tensors[name]
+    if not isinstance(value, np.ndarray):
+        raise ValueError(f"'{name}' is {shown(repr(value))}, not an array")
     fits = value.ndim == len(shape) and all(
         size is None or size == found for size, found in zip(shape, value.shape, strict=False)
     )
