@@ -233,9 +233,9 @@ def _write(
     used = covariates if fit.model.covariates is not None else []
     metric = str(model.metric)
     facts: dict[str, Any] = {"covariates": used, "columns": table.columns, "metric": metric}
-    if used and model._coding is not None:
-        facts["covariates"] = list(model._coding.columns)
-        facts["levels"] = model._coding.levels
+    if used and model.entities_.coding is not None:
+        facts["covariates"] = list(model.entities_.coding.columns)
+        facts["levels"] = model.entities_.coding.levels
     save_autonomy(fit.model, folder / AUTONOMY, **facts)
     flat = [row.as_dict() for row in worth]
     write_csv(
@@ -268,7 +268,7 @@ def _write(
     matplotlib.use("Agg")
     from volition.plotting import plot_calibration, plot_relocation, plot_worth
 
-    bins = calibration(fit, model._X, model.choices_, model._cost)
+    bins = calibration(fit, model.entities_.X, model.choices_, model.entities_.cost)
     axes = plot_calibration(bins)
     title = f"{label(summary['source'])}: {summary['n_choices']} choices"
     axes[0].figure.suptitle(title, **PLAIN)

@@ -4,7 +4,8 @@ from volition.estimators.aden import ADENClustering
 from volition.estimators.choice import ChoiceClustering
 from volition.estimators.known import AutonomyAwareClustering
 from volition.estimators.learner import Learner, UnreliableWarning
-from volition.estimators.tabular import RobbinsMonro, TabularClustering
+from volition.estimators.tabular import TabularClustering
+from volition.learning.models.cost_table import RobbinsMonro
 
 __all__ = [
     "ADENClustering",

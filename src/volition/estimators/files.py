@@ -61,14 +61,14 @@ def load_learner(cls: type[L], path: Path, tree: dict[str, Any], metric: Any) ->
 def resume_learner(learner: Learner, path: Path, population: Any = None) -> None:
     """Put a learner where a file left it; where that fails, everything is as before."""
     tree = read(path, KIND)
-    before = dict(vars(learner))
+    before = learner.__dict__.copy()
     try:
         with reading(path):
             theirs = tree["population"]
             _take(learner, tree, path)
     except BaseException:
-        vars(learner).clear()
-        vars(learner).update(before)
+        learner.__dict__.clear()
+        learner.__dict__.update(before)
         raise
     if theirs is not None and hasattr(population, "load_state_dict"):
         try:

@@ -374,6 +374,11 @@ class Learner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, B
         return self._begun().distortion_estimate()
 
     @property
+    def entities_(self) -> Entities:
+        """The entities: features ``X``, ``weight`` (0 for those that left), ``covariates``."""
+        return self._begun().entities
+
+    @property
     def cluster_centers_(self) -> FloatArray:
         """Centres, (K, d)."""
         return self._begun().strategy.centers

@@ -104,7 +104,8 @@ class AnnealedStrategy(Strategy):
         capacity = recipe.replay * recipe.n_layouts
         self.replay = Replay(n_clusters, entities.n_features, recipe.n_samples, capacity)
         self._means = np.zeros((len(entities), n_clusters)) if recipe.ema > 0 else None
-        self.phase, self.finished = Phase.ANNEAL, None
+        self.phase = Phase.ANNEAL
+        self.finished: str | None = None
         self.stage = self.told = self._turn = 0
         self._debt, self.loss = 0.0, math.nan
         self._verdict = np.zeros((recipe.replicas, 3))

@@ -116,7 +116,10 @@ class Memory:
     @classmethod
     def of_choices(cls, choices: Choices, cost_unit: float) -> Memory:
         """Return a memory of recorded choices, whose costs are those of the metric."""
-        memory, m = cls(*choices.layouts.shape[1:], cost_unit), len(choices.entities)
+        memory, m = (
+            cls(choices.layouts.shape[1], choices.layouts.shape[2], cost_unit),
+            len(choices.entities),
+        )
         memory.entities, memory.prescribed = choices.entities, choices.prescribed
         memory.realized, memory.layout = choices.realized, choices.layout
         memory.cost, memory.layouts = np.full(m, np.nan), np.asarray(choices.layouts)
@@ -130,7 +133,7 @@ class Memory:
 
     def forgotten(self) -> Memory:
         """Return a memory of nothing, of the same kind."""
-        return Memory(*self.layouts.shape[1:], self.cost_unit)
+        return Memory(self.layouts.shape[1], self.layouts.shape[2], self.cost_unit)
 
     def state(self) -> dict[str, Any]:
         """Return what a file needs."""
@@ -140,7 +143,7 @@ class Memory:
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Memory:
         """Return the memory that `state` describes."""
-        memory = cls(*state["layouts"].shape[1:], state["cost_unit"])
+        memory = cls(state["layouts"].shape[1], state["layouts"].shape[2], state["cost_unit"])
         vars(memory).update(state)
         memory._numbers = {Y.tobytes(): number for number, Y in enumerate(memory.layouts)}
         return memory

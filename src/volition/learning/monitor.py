@@ -9,6 +9,7 @@ whatever the learner has learned meanwhile.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -167,6 +168,10 @@ class Monitor:
                 numbers = float(before), float(after), float(p[worst])
                 best = Change(*when, _name(worst, K), *numbers, *tables)
         return best
+
+    def copied(self) -> Monitor:
+        """Return a copy that shares nothing with this one."""
+        return copy.deepcopy(self)
 
     def state(self) -> dict[str, Any]:
         """Return what is to be saved."""

@@ -112,7 +112,7 @@ def plot_attention(learner: ADENClustering, X: Any = None, *, block: int = -1) -
     if not -len(layers) <= block < len(layers):
         raise ValueError(f"block must lie in 0 to {len(layers) - 1} (or be negative), got {block}.")
     weight = layers[block]
-    points = np.asarray(learner._X if X is None else X, dtype=float)
+    points = np.asarray(learner.entities_.X if X is None else X, dtype=float)
     Y = learner.cluster_centers_
     K, title = len(Y), f"attention of entities to centres, block {block % len(layers) + 1}"
     if points.shape[1] != 2 or K > MOST_MAPS:
