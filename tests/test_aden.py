@@ -28,7 +28,7 @@ from volition import (
 )
 from volition.autonomy import SoftmaxTransition
 from volition.costs import SquaredEuclidean, resolve_cost
-from volition.learners.aden import (
+from volition.learning.networks import (
     PRESETS,
     ADENetwork,
     NetworkAutonomy,
@@ -37,16 +37,16 @@ from volition.learners.aden import (
     load_network,
     save_network,
 )
-from volition.learners.aden.annealed import descended, distinct
-from volition.learners.aden.form import adjust_places, calibrate, fit_form
-from volition.learners.aden.lessons import prepare
-from volition.learners.aden.models import CautiousAutonomy
-from volition.learners.aden.network import LEAST, dropped
-from volition.learners.aden.observed import Cheapest
-from volition.learners.aden.replay import Batch, Replay
-from volition.learners.aden.service import ServiceFit
-from volition.learners.aden.swapping import exchange
-from volition.learners.aden.training import (
+from volition.learning.networks.annealed import descended, distinct
+from volition.learning.networks.form import adjust_places, calibrate, fit_form
+from volition.learning.networks.lessons import prepare
+from volition.learning.networks.models import CautiousAutonomy
+from volition.learning.networks.network import LEAST, dropped
+from volition.learning.networks.observed import Cheapest
+from volition.learning.networks.replay import Batch, Replay
+from volition.learning.networks.service import ServiceFit
+from volition.learning.networks.swapping import exchange
+from volition.learning.networks.training import (
     Trainer,
     fit_logits,
     judged,
@@ -54,8 +54,8 @@ from volition.learners.aden.training import (
     losses,
     train_while_better,
 )
-from volition.learners.monitor import Estimate
-from volition.learners.trial import Tried
+from volition.learning.monitor import Estimate
+from volition.learning.trial import Tried
 from volition.metrics import distortion
 from volition.problem import Problem
 
@@ -75,8 +75,8 @@ QUICK = Recipe(
 
 def fewer_steps(monkeypatch):
     """Learning costs of being served is not to take long."""
-    monkeypatch.setattr("volition.learners.aden.training.SERVICE_STEPS", 100)
-    monkeypatch.setattr("volition.learners.aden.service.FORM_BY", 4000)
+    monkeypatch.setattr("volition.learning.networks.training.SERVICE_STEPS", 100)
+    monkeypatch.setattr("volition.learning.networks.service.FORM_BY", 4000)
 
 
 @pytest.fixture(autouse=True)
@@ -850,7 +850,7 @@ def test_a_network_that_does_not_hold_here_is_given_up(X, street_gap):
 def test_a_network_of_choices_that_was_given_up_stays_so(X, people, monkeypatch):
     verdicts = iter([False, True, True])
     monkeypatch.setattr(
-        "volition.learners.aden.learner.clearly_better", lambda some, others: next(verdicts)
+        "volition.learning.networks.learner.clearly_better", lambda some, others: next(verdicts)
     )
     given = shaken("choices", QUICK.size()).float()
     model = ADENClustering(K, preset=QUICK, network=given, n_interactions=7000, tol=0.0)
@@ -1080,7 +1080,7 @@ def test_the_unit_of_unknown_costs_does_not_matter(X, street_gap):
 
 
 def test_a_single_centre_with_unknown_costs(X, monkeypatch):
-    monkeypatch.setattr("volition.learners.aden.training.SERVICE_STEPS", 1000)
+    monkeypatch.setattr("volition.learning.networks.training.SERVICE_STEPS", 1000)
     people = SimulatedPopulation(X, metric=streets, reveal="cost", random_state=1)
     model = ADENClustering(1, preset=QUICK, n_interactions=1500, random_state=0)
     model.fit(X, population=people)

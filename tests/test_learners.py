@@ -24,9 +24,9 @@ from volition import (
     load_model,
     save_model,
 )
-from volition.learners.base import SilentPopulationError
-from volition.learners.ledger import Ledger
-from volition.learners.monitor import Monitor
+from volition.learning.fitting import SilentPopulationError
+from volition.learning.ledger import Ledger
+from volition.learning.monitor import Monitor
 from volition.metrics import distortion
 
 K = 4
@@ -501,7 +501,7 @@ def test_the_end_is_in_the_history_even_if_nobody_answered_last(X):
 
 @pytest.mark.parametrize("batches", [20, 21, 22])
 def test_a_long_history_keeps_its_ends(X, people, monkeypatch, batches):
-    monkeypatch.setattr("volition.learners.base.LONGEST_HISTORY", 20)
+    monkeypatch.setattr("volition.learning.study.LONGEST_HISTORY", 20)
     model = TabularClustering(K, n_interactions=50 * batches, batch_size=50, random_state=0)
     model.fit(X, population=people)
     assert len(model.history_) <= 20

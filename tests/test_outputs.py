@@ -58,7 +58,7 @@ def test_a_second_run_needs_overwrite(command, table, tmp_path, monkeypatch, wor
     with monkeypatch.context() as patch:
         patch.setattr("volition.cli.AutonomyAwareClustering.fit", computed)
         patch.setattr("volition.cli.suggest_n_clusters", computed)
-        patch.setattr("volition.learners.base.Learner.fit", computed)
+        patch.setattr("volition.estimators.learner.Learner.fit", computed)
         code, out, err = command(*words, "--out", "res")
     assert (code, out) == (2, "")
     assert err.startswith("volition: The output folder res holds results of an earlier run (")
@@ -171,7 +171,7 @@ def test_folders_that_cannot_be_are_refused_at_once(
 
     monkeypatch.setattr("volition.cli.AutonomyAwareClustering.fit", computed)
     monkeypatch.setattr("volition.cli.suggest_n_clusters", computed)
-    monkeypatch.setattr("volition.learners.base.Learner.fit", computed)
+    monkeypatch.setattr("volition.estimators.learner.Learner.fit", computed)
     code, _, err = command(*words, "--out", out)
     assert code == 2
     assert message in err

@@ -16,7 +16,7 @@ from volition import (
     anneal,
 )
 from volition.costs import SquaredEuclidean
-from volition.learners.aden.training import judged
+from volition.learning.networks.training import judged
 from volition.metrics import distortion
 from volition.plotting import (
     ClusteringDisplay,

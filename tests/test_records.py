@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from volition import ChoiceClustering, LoggedPopulation, load_model, save_model
-from volition.learners import Change
+from volition.learning.monitor import Change
 from volition.learners.choice import read_log
 from volition.plotting import plot_change, plot_relocation
 

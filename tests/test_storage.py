@@ -24,7 +24,7 @@ from volition import (
     save_model,
 )
 from volition.io.files import checksum, sweep, temporary_prefix
-from volition.learners.aden import ADENetwork, NetworkSize, load_network, save_network
+from volition.learning.networks import ADENetwork, NetworkSize, load_network, save_network
 
 X = np.array([[0.0, 0.0], [1.0, 0.5], [8.0, 9.0], [9.0, 8.5], [0.5, 1.0]])
 

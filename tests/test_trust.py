@@ -26,7 +26,7 @@ from volition.choices.sequence import crowds, memory, told_again
 from volition.choices.worth import Log, expected_costs, seen_cost
 from volition.costs import SquaredEuclidean
 from volition.datasets import load_four_groups
-from volition.learners.trial import drawn_twice, estimate, reserve
+from volition.learning.trial import drawn_twice, estimate, reserve
 from volition.problem import Problem
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))

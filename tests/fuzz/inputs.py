@@ -41,8 +41,8 @@ from volition import (
     save_model,
 )
 from volition.io.files import checksum
-from volition.learners import Learner
-from volition.learners.aden import ADENetwork, NetworkSize, load_network, save_network
+from volition.estimators import Learner
+from volition.learning.networks import ADENetwork, NetworkSize, load_network, save_network
 from volition.metrics import distortion
 from volition.outputs import plain_text
 from volition.reproduce import Case as ReproduceCase

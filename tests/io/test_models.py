@@ -23,9 +23,9 @@ from volition import (
 )
 from volition.autonomy import RowAutonomy
 from volition.costs import Haversine, SquaredEuclidean
-from volition.learners.aden import ADENetwork, NetworkAutonomy, NetworkSize, Units
-from volition.learners.aden.models import CautiousAutonomy
-from volition.learners.aden.network import HEADS
+from volition.learning.networks import ADENetwork, NetworkAutonomy, NetworkSize, Units
+from volition.learning.networks.models import CautiousAutonomy
+from volition.learning.networks.network import HEADS
 from volition.problem import Problem
 
 X = np.random.default_rng(0).random((60, 2))

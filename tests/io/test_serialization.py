@@ -44,13 +44,13 @@ from volition.io.serialization import (
     unflatten,
     write,
 )
-from volition.learners.aden import ADENetwork, NetworkAutonomy, NetworkSize, Units
-from volition.learners.aden.observed import Cheapest
-from volition.learners.aden.training import LogitFit
-from volition.learners.ledger import Ledger
-from volition.learners.monitor import Change, Estimate
-from volition.learners.probe import Assumption
-from volition.learners.trial import Tried
+from volition.learning.networks import ADENetwork, NetworkAutonomy, NetworkSize, Units
+from volition.learning.networks.observed import Cheapest
+from volition.learning.networks.training import LogitFit
+from volition.learning.ledger import Ledger
+from volition.learning.monitor import Change, Estimate
+from volition.learning.probe import Assumption
+from volition.learning.trial import Tried
 from volition.portfolio import Candidate
 from volition.schedules import Critical, Explicit, Geometric
 from volition.solvers import Armijo, FixedPoint, Gradient
