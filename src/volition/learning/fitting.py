@@ -71,14 +71,19 @@ class Fit:
         """Learn until the strategy knows enough, then try its plan; return why it ended."""
         logged = hasattr(self.population, "replay")
         self._check_size()
+        settled = False  # whether the plan is what all answers say
         try:
             # A log is read to its end: its answers cost nothing more.
             free = logged and self.total is None
             reason = self._learn(_never if free else None)
             if self.stopped is None and not logged and not self.study.concluded:
                 self.study.conclude()
-                self.study.concluded = True
-                self._try_plans()
+                settled = True
+                # Centres that stand are not exchanged for others to see what these cost.
+                if not self.study.strategy.held:
+                    self._try_plans()
+                # A trial that was stopped is repeated when the fit goes on.
+                self.study.concluded = self.stopped is None
                 reason = self.stopped or reason
         except BaseException:
             if self.save is not None and self.study.tally.answered:
@@ -88,7 +93,7 @@ class Fit:
         # A run that ended early can be resumed as if it had not: nothing is concluded before.
         if self.save is not None and early and not self.study.concluded:
             self.save()
-        if not self.study.concluded:
+        if not self.study.concluded and not settled:
             self.study.conclude()
             self.study.concluded = not early
         if self.save is not None and self.study.concluded:
@@ -193,15 +198,16 @@ class Fit:
         if self.total is not None:
             n = min(MOST, self.total - study.tally.asked)
         here, K = entities.here, strategy.n_clusters
-        if n < FEWEST or len(np.unique(entities.X[here], axis=0)) < K:
+        if n < FEWEST:
             return
-        seed = int(strategy.rng.integers(2**31))
-        plain = plain_plan(entities.X, entities.weight, entities.cost, K, seed)
-        few = int(PLAIN_SHARE * n)
-        few = few if few >= FEWEST else 0
+        seed, few = int(strategy.rng.integers(2**31)), int(PLAIN_SHARE * n)
+        if few < FEWEST or len(np.unique(entities.X[here], axis=0)) < K:
+            few = 0  # there is no plain plan, or nothing to try it with
         believed = strategy.distortion
         plans = [(Plan(LEARNED, strategy.centers.copy(), strategy.labels.copy()), n - few)]
-        plans += [(plain, few)] if few else []
+        if few:
+            plain = plain_plan(entities.X, entities.weight, entities.cost, K, seed)
+            plans.append((plain, few))
         tried: list[Tried] = []
         for plan, m in plans:
             if self.stopped is None:

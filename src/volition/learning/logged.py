@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
@@ -226,24 +226,3 @@ class LoggedPlans:
         plans.checks, plans.decision = state["checks"], state["decision"]
         plans._guesses, plans._costs = state["guesses"], state["costs"]
         return plans
-
-
-class Proposal(NamedTuple):
-    """Centres to move to, and what that is expected to save."""
-
-    centers: FloatArray
-    labels: IntArray
-    #: cost by the model at the centres as they stand, and at the proposed ones
-    cost_now: float
-    cost_then: float
-    #: expected saving with its 95 % interval; the ends are NaN where nothing can be said of them
-    saving: float
-    low: float
-    high: float
-    #: what to doubt, in sentences
-    doubts: tuple[str, ...]
-
-    @property
-    def sure(self) -> bool:
-        """Whether the whole interval of the saving is above nothing."""
-        return self.low > 0

@@ -25,6 +25,7 @@ from volition.learning.models.response import ResponseModel
 from volition.learning.models.service import FEWEST_LAYOUTS, ServiceModel
 from volition.learning.models.terms import TermsModel
 from volition.learning.monitor import Change
+from volition.learning.networks.recipe import PRESETS
 from volition.learning.policy import draw, gibbs
 from volition.learning.searching import Finder
 from volition.learning.strategy import Answers, Questions, Strategy
@@ -38,6 +39,8 @@ BATCH = 512
 MOVED = 0.05
 #: beta that means a hard policy, times the cost of a single centre
 HARD = 1e4
+#: questions that choices ask for at most, and the share that is prescribed blindly
+MOST, BLIND = 50_000, 0.3
 #: answers after which it is decided what they tell
 DECIDED_BY = 256
 #: share of costs that must be those of a centre for the metric to be the right one
@@ -380,3 +383,22 @@ class StagedStrategy(Strategy):
                 self._terms() if state["kind"] == TermsModel.__name__ else self._service()
             )
             self.responses.restore(state["responses"], self.entities)
+
+
+def choice_strategy(
+    entities: Entities, n_clusters: int, rng: np.random.Generator, *, family: Any = "auto",
+    network: bool = True, tol: float = 1e-3, exploration: float = BLIND, from_log: bool = False,
+) -> StagedStrategy:  # fmt: skip
+    """Return the strategy of `ChoiceClustering`."""
+    recipe = PRESETS["cpu"]
+    return StagedStrategy(
+        entities,
+        n_clusters,
+        rng,
+        exploration=exploration,
+        tol=tol,
+        most=MOST,
+        terms=lambda: TermsModel(family, network, recipe, from_log=from_log),
+        service=lambda: ServiceModel(recipe, entities, n_clusters, int(rng.integers(2**31))),
+        needs_realized=True,
+    )

@@ -194,7 +194,7 @@ class Study:
         none = np.zeros(m, dtype=np.int8)
         minus = np.full(m, -1, dtype=np.int64)
         chance = prescriptions.propensity
-        chance = np.ones(m) if chance is None else chance[rows]
+        chance = np.full(m, math.nan) if chance is None else chance[rows]
         # How these were chosen is not known: they say nothing of our own cost.
         asked = Asked(minus, entities, prescribed, chance, none, none, minus)
         if prescriptions.ids is None:
@@ -398,6 +398,13 @@ class Study:
             strategy.dismiss(fewer)
             strategy.monitor.forget_choices()
             vars(self).update(strategy=strategy, trial=TrialResult())
+
+    def hold(self, centers: FloatArray) -> None:
+        """Let the centres stand here from now on."""
+        with self._learning, self._lock:
+            strategy = self.strategy.copied()
+            strategy.hold(centers)
+            vars(self).update(strategy=strategy, trial=TrialResult(), concluded=False)
 
     def adopt_plan(self, plan: Plan, distortion: float, trial: TrialResult) -> None:
         """Put another plan in place of the learned one."""
