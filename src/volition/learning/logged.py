@@ -190,14 +190,13 @@ class LoggedPlans:
         options = self._usual_options() if options is None else options
         return self._compared(log, {TODAY: (self.today, None), **options})
 
-    def saving_of_moving(self) -> tuple[Worth, Worth]:
-        """Return the best prescriptions at today's centres, and the move; savings against these.
+    def saving_of_moving(self) -> Worth:
+        """Return what moving saves against the best prescriptions at today's centres.
 
         What a live system saves by no longer exploring is no merit of the move.
         """
         best = self._plans_at_today()[BEST]
-        first, then = self._compared(self.log(), {BEST: best, MOVED: self.moved})
-        return first, then
+        return self._compared(self.log(), {BEST: best, MOVED: self.moved})[1]
 
     def _usual_options(self) -> Options:
         obeying, K = self.entities.problem(), self.choices.n_clusters

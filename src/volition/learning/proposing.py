@@ -82,11 +82,11 @@ def _as_from_a_log(strategy: StagedStrategy, log: StagedStrategy) -> Proposal:
         plans = LoggedPlans(entities, choices, log.responses.fitted, propensity, moved)
         plans.decide()
         assert plans.decision is not None
-        now, then = plans.saving_of_moving()
+        then = plans.saving_of_moving()
     doubts = plans.decision.doubts
     if plans.decision.name != MOVED:
         doubts = (*doubts, instead_of_moving(plans.decision.name))
     saving, cost_then = then.saving, then.expected.value
     return Proposal(
-        *moved, now.expected.value, cost_then, saving.value, saving.low, saving.high, doubts
+        *moved, cost_then + saving.value, cost_then, saving.value, saving.low, saving.high, doubts
     )
