@@ -20,15 +20,8 @@ from sklearn.base import BaseEstimator, ClusterMixin
 
 from volition.blocks import threads_for
 from volition.costs import Cost, resolve_cost
+from volition.io import serialization as codec
 from volition.io.files import check_file, expect, reading
-from volition.io.serialization import (
-    decode,
-    decode_params,
-    encode,
-    encode_params,
-    read,
-    write,
-)
 from volition.learners.ledger import Asked, Ledger
 from volition.learners.monitor import Change, Estimate, Monitor
 from volition.learners.trial import (
@@ -218,10 +211,10 @@ class Learner(ClusterMixin, BaseEstimator):
         -------
         Learner
         """
-        tree = read(path, KIND)
+        tree = codec.read(path, KIND)
         with reading(Path(path)):
-            learner = cls(**decode_params(path, tree["params"], {"metric": metric}))
-            learner._take(decode(tree, learner.metric), Path(path))
+            learner = cls(**codec.decode_params(path, tree["params"], {"metric": metric}))
+            learner._take(codec.decode(tree, learner.metric), Path(path))
         return learner
 
     def start(self, X: Any, sample_weight: Any = None) -> Learner:
@@ -924,8 +917,8 @@ class Learner(ClusterMixin, BaseEstimator):
         """
         self._check_started()
         theirs = population.state_dict() if hasattr(population, "state_dict") else None
-        document = encode(self._document() | {"population": theirs})
-        return write(path, KIND, document | {"params": encode_params(self._params())})
+        document = codec.encode(self._document() | {"population": theirs})
+        return codec.write(path, KIND, document | {"params": codec.encode_params(self._params())})
 
     def _document(self) -> dict[str, Any]:
         """Return all of a learner's state, as the codec takes it."""
@@ -969,12 +962,12 @@ class Learner(ClusterMixin, BaseEstimator):
 
     def _load(self, path: Path, population: Any = None) -> None:
         """Go on from a file, or, where it is of no use, stay as if nothing had been tried."""
-        tree = read(path, KIND)
+        tree = codec.read(path, KIND)
         before = self.__dict__.copy()
         try:
             with reading(path):
                 del tree["params"]  # they are this learner's own
-                document = decode(tree, self.metric)
+                document = codec.decode(tree, self.metric)
                 theirs = document["population"]
                 self._take(document, path)
         except BaseException:

@@ -82,26 +82,10 @@ AGAIN = 3
 
 #: what is saved as it is
 NAMES = (
-    "stage",
-    "told",
-    "left",
-    "exact",
-    "finished",
-    "from_log",
-    "range",
-    "scale",
-    "cost_unit",
-    "network_at",
-    "guesses",
-    "shown",
-    "covariates",
-    "coding",
-    "propensity",
-    "region",
-    "moved",
-    "cross_costs",
-    "loyalty",
-)
+    "stage", "told", "left", "exact", "finished", "from_log", "range", "scale", "cost_unit",
+    "network_at", "guesses", "shown", "covariates", "coding", "propensity", "region", "moved",
+    "cross_costs", "loyalty",
+)  # fmt: skip
 
 
 class ChoiceClustering(StagedLearner):
@@ -815,6 +799,7 @@ class ChoiceClustering(StagedLearner):
             raise ValueError("The file was made with another family of choice models.")
 
     def _restore(self, state: dict[str, Any]) -> None:
+        expect(state, "shown", self.cluster_centers_.shape)
         for name in NAMES:
             setattr(self, f"_{name}", state[name])
         self.center_names_ = state["center_names"]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from volition.io.files import expect
 from volition.learners.aden.models import NetworkAutonomy
 
 if TYPE_CHECKING:
@@ -37,6 +38,9 @@ def state_of(learner: ADENClustering) -> dict[str, Any]:
 
 def restore(learner: ADENClustering, state: dict[str, Any]) -> None:
     """Put a learner that has begun into such a state."""
+    shape = learner.cluster_centers_.shape
+    expect(state, "shown", shape)
+    expect(state, "replicas", (None, *shape))
     for name in SAVED:
         setattr(learner, f"_{name}", state[name])
     learner.head_, learner.beta_ = state["head"], state["beta"]

@@ -30,10 +30,10 @@ class CostTransition(Transition):
         return self.E
 
     def realized(self, W: Tensor) -> Tensor:
-        raise TypeError("A network of costs does not know which clusters are realised.")
+        raise ValueError("A network of costs does not know which clusters are realised.")
 
     def conditional(self, prescribed: Tensor) -> Tensor:
-        raise TypeError("A network of costs does not know which clusters are realised.")
+        raise ValueError("A network of costs does not know which clusters are realised.")
 
 
 @dataclass
@@ -87,6 +87,10 @@ class NetworkAutonomy(Autonomy):
 
     def transition(self, chunk: Chunk, Y: Tensor, cost: Cost) -> Transition:
         units, network = self.units, self._network(Y)
+        if Y.shape[1] != network.n_features:
+            raise ValueError(
+                f"The network knows {network.n_features} features, but there are {Y.shape[1]}."
+            )
         x, y = units.points(chunk.X + chunk.origin)[None], units.points(Y + chunk.origin)[None]
         D = chunk.D[None] / units.cost
         if network.head == "costs":
