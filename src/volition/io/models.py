@@ -42,7 +42,7 @@ def save_model(model: AutonomyAwareClustering | Learner, path: Any) -> Path:
 
     Parameters
     ----------
-    model : AutonomyAwareClustering, TabularClustering or ADENClustering
+    model : AutonomyAwareClustering, TabularClustering, ChoiceClustering or ADENClustering
         A fitted model. Learners are saved with all that they need to go on.
     path : path
         Where to write; by custom ending in ``.safetensors``.

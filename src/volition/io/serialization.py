@@ -306,6 +306,10 @@ def decode(tree: Any, function: Any = None) -> Any:
         Anything; what is not in order raises an error.
     function : object, optional
         What to put in place of Python functions.
+
+    Examples
+    --------
+    See `encode`.
     """
     if isinstance(tree, list):
         return [decode(one, function) for one in tree]

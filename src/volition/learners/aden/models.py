@@ -74,7 +74,8 @@ class NetworkAutonomy(Autonomy):
     def __init__(self, network: ADENetwork, units: Units, share: float = 1.0) -> None:
         self.network = copy.deepcopy(network).double().eval().requires_grad_(False)
         self.units, self.share = units, share
-        self._copies: dict[tuple[torch.device, torch.dtype], ADENetwork] = {}
+        own = self.network.project_points.weight
+        self._copies = {(own.device, own.dtype): self.network}
         self.numbers_per_pair = network.size.ff_dim
 
     @classmethod
@@ -149,6 +150,7 @@ class CautiousAutonomy(NetworkAutonomy):
 
     def __init__(self, network: ADENetwork, units: Units, asked: Tensor, share: float = 1.0):
         super().__init__(network, units, share)
+        self._copies = {}  # a search has all of its own
         self.asked = asked
         exact = "donot_use_mm_for_euclid_dist"
         others = torch.cdist(asked, asked, compute_mode=exact).fill_diagonal_(torch.inf).amin(1)
