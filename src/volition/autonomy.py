@@ -319,11 +319,6 @@ class FixedAutonomy(Autonomy):
 
     def state(self) -> dict[str, Any]:
         """Return what is saved of it."""
-        if self.labels is not None and not all(isinstance(v, str | int) for v in self.labels):
-            raise ValueError(
-                "Group labels of FixedAutonomy must be strings or integers to be saved, got "
-                f"{self.labels}."
-            )
         return {"matrix": self.matrix, "labels": self.labels}
 
     @classmethod
