@@ -125,9 +125,10 @@ class ChoiceClustering(Learner):
         return {"family": self.family}
 
     def start(self, *args: Any, **params: Any) -> Self:
+        super().start(*args, **params)
         self._plans: LoggedPlans | None = None
         self.center_names_: list[str] | None = None
-        return super().start(*args, **params)
+        return self
 
     start.__doc__ = Learner.start.__doc__
 

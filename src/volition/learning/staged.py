@@ -27,7 +27,7 @@ from volition.learning.models.terms import TermsModel
 from volition.learning.monitor import Change
 from volition.learning.policy import draw, gibbs
 from volition.learning.searching import Finder
-from volition.learning.strategy import Answers, Questions, Strategy
+from volition.learning.strategy import SPENT, Answers, Questions, Strategy
 from volition.population import IntArray
 from volition.problem import Problem
 from volition.validation import FloatArray
@@ -310,7 +310,7 @@ class StagedStrategy(Strategy):
     def enough(self) -> str | None:
         if self.finished is not None:
             return self.finished
-        return "the budget is spent" if self.tally.asked >= self.limit else None
+        return SPENT if self.tally.asked >= self.limit else None
 
     def conclude(self, thoroughly: bool) -> None:
         if thoroughly and self.told and self.finished is None and len(self.memory):
