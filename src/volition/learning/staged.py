@@ -187,6 +187,9 @@ class StagedStrategy(Strategy):
         self.memory = self.memory.copied()
         self.memory.add(answers, self.entities)
         self.told += len(answers)
+        if isinstance(self.responses, TermsModel) and self.responses.from_log:
+            self.responses = self.responses.copied()
+            self.responses.from_log = False  # from now on there is more than the log
         if self._undecided and (
             len(self.memory) >= min(DECIDED_BY, self.goal) or self.needs_realized
         ):
