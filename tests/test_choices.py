@@ -53,6 +53,7 @@ from volition.choices.ranked import RankedTransition, ranks
 from volition.choices.worth import expected_costs, propensities
 from volition.costs import SquaredEuclidean
 from volition.datasets import load_four_groups
+from volition.learning.staged import StagedStrategy
 from volition.problem import Problem
 
 COST = SquaredEuclidean()
@@ -579,7 +580,7 @@ def test_the_learner_resumes_exactly(tmp_path):
     loaded = load_model(save_model(again, tmp_path / "model.safetensors"))
     assert_allclose(loaded.expected_costs(), again.expected_costs())
     assert loaded.fit_.trials == again.fit_.trials
-    with pytest.raises(ValueError, match="another family"):
+    with pytest.raises(ValueError, match="family='auto', not 'distance'"):
         ChoiceClustering(4, family="distance").resume(path)
 
 
@@ -794,10 +795,11 @@ def test_a_network_of_no_use_is_not_tried_at_every_stage(monkeypatch):
     people = SimulatedPopulation(X, DistanceAutonomy(0.3, temperature=0.01), random_state=0)
     told = ChoiceClustering(4, family="distance", n_interactions=500, random_state=0)
     fit = told.fit(X, population=people).fit_  # what is fitted does not matter here
-    monkeypatch.setattr("volition.learners.choice.fit_choices", lambda *given, **named: fit)
-    monkeypatch.setattr("volition.learners.choice.fit_network", fit_network)
-    monkeypatch.setattr(ChoiceClustering, "_search", lambda self: X[:4].copy())
-    monkeypatch.setattr(ChoiceClustering, "_move_to", lambda self, Y: self._place(Y))
+    model = "volition.learning.models.terms"
+    monkeypatch.setattr(f"{model}.fit_choices", lambda *given, **named: fit)
+    monkeypatch.setattr(f"{model}.fit_network", fit_network)
+    monkeypatch.setattr(f"{model}.TermsModel.search", lambda self, finder: X[:4].copy())
+    monkeypatch.setattr(StagedStrategy, "_move_to", StagedStrategy.place)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # centres that nobody searched for cost more than k-means
         ChoiceClustering(4, tol=0, n_interactions=30_000, random_state=0).fit(X, population=people)

@@ -11,6 +11,8 @@ import pandas as pd
 import pytest
 
 from volition import FixedAutonomy, SimulatedPopulation, load_model
+from volition.learning.networks import Recipe
+from volition.learning.networks.network import ADENetwork, save_network
 
 UNIFORM = 0.7 * np.eye(4) + 0.1 * (1 - np.eye(4))
 
@@ -66,16 +68,24 @@ def test_learning_from_costs_alone(run, files, tmp_path):
     words = ("--population", "sim.toml", "-k", 4, "--learner", "aden", "--out", "res")
     code, out, err = run(*words, "--interactions", 2500)
     assert code == 0, err
-    assert set(os.listdir(tmp_path / "res")) == RESULTS | {"network.safetensors"}
+    assert set(os.listdir(tmp_path / "res")) == RESULTS  # no network: terms suffice
     summary = json.loads((tmp_path / "res" / "summary.json").read_text())
     assert summary["learner"] == "ADENClustering"
     assert summary["estimate"] == "choices"
     assert summary["gap_percent"] < 3
     assert "gap" in out
     assert load_model(tmp_path / "res" / "state.safetensors").n_interactions_ == 2500
-    words = ("--population", "sim.toml", "-k", 3, "--learner", "aden", "--out", "other")
-    more = ("--interactions", 600, "--network", "res/network.safetensors")
+
+
+def test_a_network_to_start_from(run, files, tmp_path):
+    save_network(ADENetwork(2, Recipe().size(), "costs"), tmp_path / "n.safetensors")
+    words = ("--population", "sim.toml", "-k", 3, "--learner", "aden", "--out", "res")
+    more = ("--interactions", 600, "--network", "n.safetensors")
     code, _, err = run(*words, *more)
+    assert code == 0, err
+    assert set(os.listdir(tmp_path / "res")) == RESULTS | {"network.safetensors"}
+    more = ("--interactions", 600, "--network", "res/network.safetensors")
+    code, _, err = run(*words, *more, "--overwrite")
     assert code == 0, err
     code, _, err = run(*words, *more[:-1], "res/summary.json", "--overwrite")
     assert code == 2

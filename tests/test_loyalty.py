@@ -126,7 +126,7 @@ def test_learners_place_centres_for_the_loyal(learner, tmp_path):
     assert reached < 1.05 * best
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        again = learner.from_file(model.save(tmp_path / "state"))
+        again = load_model(model.save(tmp_path / "state"))
     np.testing.assert_array_equal(again.expected_costs(), model.expected_costs())
     new = model.add_entities(X[:3] + 0.1)
     assert set(model.labels_[new]) <= {0, 1, 2, 3}

@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from volition import ChoiceClustering, LoggedPopulation, load_model, save_model
+from volition.costs import SquaredEuclidean
 from volition.learning.monitor import Change
-from volition.learners.choice import read_log
 from volition.plotting import plot_change, plot_relocation
+from volition.records import LogOptions, read_records
 
 
 def make_log(seed, policy, gone, n=None, m=None):
@@ -43,6 +44,10 @@ def quietly(*words, **options):
         warnings.simplefilter("always")
         people = LoggedPopulation(*words, **options)
     return people, [str(w.message) for w in caught]
+
+
+def read_log(X, log, sets, **options):
+    return read_records(log, X, np.array(sets), SquaredEuclidean(), LogOptions(**options))
 
 
 # -- from 0 or from 1 -------------------------------------------------------------------------
@@ -263,8 +268,8 @@ def test_another_column_may_tell_rows_apart():
 def test_tolerance_of_costs():
     log = {"entity": [0, 1], "prescribed": [0, 1], "realized": [1, 1], "cost": [64.5, 1.0]}
     with pytest.raises(ValueError, match="or allow more with tolerance"):
-        read_log(X3, log, Y2)
-    assert read_log(X3, log, Y2, tolerance=0.01).realized.tolist() == [1, 1]
+        read_log(X3, log, [Y2])
+    assert read_log(X3, log, [Y2], tolerance=0.01).realized.tolist() == [1, 1]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         ChoiceClustering(2, family="distance").fit_log(X3, log, Y2, tolerance=0.01)

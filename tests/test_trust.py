@@ -88,7 +88,7 @@ def test_centres_stay_on_the_map():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = ChoiceClustering(3, random_state=0).fit_log(town, log, today)
-    centers, _ = model._moved
+    centers, _ = model._plans.moved
     box = np.concatenate([town, today])
     assert (centers >= box.min(0)).all()
     assert (centers <= box.max(0)).all()
@@ -96,8 +96,9 @@ def test_centres_stay_on_the_map():
         warnings.simplefilter("ignore")
         given = [[3.0, 3.0], [7.0, 7.0]]
         model = ChoiceClustering(3, random_state=0).fit_log(town, log, today, region=given)
-    assert (model._moved[0] >= 3).all()
-    assert (model._moved[0] <= 7).all()
+    centers, _ = model._plans.moved
+    assert (centers >= 3).all()
+    assert (centers <= 7).all()
     with pytest.raises(ValueError, match="region must be two rows of 2 numbers"):
         ChoiceClustering(3).fit_log(town, log, today, region=[1, 2])
 
@@ -107,7 +108,7 @@ def test_terms_hold_still_beyond_costs_that_were_seen():
     seen = model.fit_.model
     low, high = seen.seen["entity"]
     far = today + 100 * np.sqrt(high * seen.cost_unit)
-    p = Problem(model._X, autonomy=seen).conditional(far, np.zeros(300, dtype=int))
+    p = Problem(model.entities_.X, autonomy=seen).conditional(far, np.zeros(300, dtype=int))
     # All are equally far beyond what was seen, so that no slope tells them apart.
     np.testing.assert_allclose(p[:, 1:], p[:, 1:2] * np.ones(4), rtol=1e-9)
     assert low < high
@@ -194,9 +195,11 @@ def test_a_table_that_cannot_be_right_hands_over():
     best = AutonomyAwareClustering(4, autonomy=truth.autonomy, random_state=0).fit(X).distortion_
     assert true < 1.01 * best
     assert model.n_interactions_ == people.n_interactions <= 8000
-    assert np.array_equal(model.predict(X[:50]), model.successor_.predict(X[:50]))
-    with pytest.raises(ValueError, match="go on with the learner in successor_"):
-        model.ask(5)
+    assert model.handed_over_
+    assert np.isnan(model.regret())
+    # The one that took over goes on.
+    asked = model.ask(5)
+    model.tell(asked, people.respond(asked.entities, asked.prescribed, asked.centers)).learn()
 
 
 def test_a_fit_that_handed_over_is_saved_and_resumed(tmp_path):
@@ -218,7 +221,9 @@ def test_a_fit_that_handed_over_is_saved_and_resumed(tmp_path):
     assert again.n_interactions_ == whole.n_interactions_
     np.testing.assert_array_equal(again.cluster_centers_, whole.cluster_centers_)
     np.testing.assert_array_equal(again.labels_, whole.labels_)
-    loaded = TabularClustering.from_file(file)
+    assert again.handed_over_
+    assert again.assumption_ == whole.assumption_
+    loaded = load_model(file)
     np.testing.assert_array_equal(loaded.predict(X), again.predict(X))
     assert loaded.distortion_estimate() == again.distortion_estimate()
 
@@ -253,7 +258,7 @@ def test_a_plan_that_is_what_was_done_saves_nothing():
     np.testing.assert_allclose(row.expected.value, first.expected.value)
 
 
-def test_ctrl_c_and_on_batch_end_a_trial_too(tmp_path):
+def test_on_batch_ends_a_trial_too(tmp_path):
     people = SimulatedPopulation(X, DistanceAutonomy(0.3, temperature=0.01), random_state=0)
     model = ChoiceClustering(4, family="distance", n_interactions=20_000, random_state=0)
     begun = []
@@ -267,6 +272,55 @@ def test_ctrl_c_and_on_batch_end_a_trial_too(tmp_path):
         model.fit(X, population=people, on_batch=stop, checkpoint=tmp_path / "c.safetensors")
     assert model.stop_reason_ == "ended by on_batch"
     assert model.n_interactions_ == begun[-1] < 20_000
+
+
+@pytest.mark.parametrize("how", ["stopped", "failed"])
+def test_a_trial_that_did_not_end_is_repeated(tmp_path, how):
+    """And a fit that was resumed for that ends as if nothing had happened."""
+    autonomy, path = FixedAutonomy(np.full((4, 4), 0.1) + 0.6 * np.eye(4)), tmp_path / "c"
+
+    class Failing(SimulatedPopulation):
+        def respond(self, *asked):
+            if self.n_interactions >= 2800:
+                raise TimeoutError("no reply")
+            return super().respond(*asked)
+
+    def begun():
+        return TabularClustering(4, tol=0, n_interactions=3000, random_state=0)
+
+    def fit(model, kind=SimulatedPopulation, **options):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return model.fit(X, population=kind(X, autonomy, random_state=0), **options)
+
+    whole, part = fit(begun()), begun()
+    if how == "stopped":
+        fit(part, checkpoint=path, on_batch=lambda model: model.n_interactions_ > 2700)
+        assert part.stop_reason_ == "ended by on_batch"
+    else:
+        with pytest.raises(RuntimeError, match="no reply"):
+            fit(part, Failing, checkpoint=path)
+        assert part.tried_ == []
+    assert part.n_interactions_ >= 2700
+    again = fit(begun(), checkpoint=path, resume=True)
+    assert again.stop_reason_ == "n_interactions=3000 reached"
+    assert again.tried_ == whole.tried_
+    assert [one.estimate.n_answers for one in again.tried_] == [200, 100]
+    np.testing.assert_array_equal(again.cluster_centers_, whole.cluster_centers_)
+    assert again.history_[-1] == whole.history_[-1]
+
+
+@pytest.mark.parametrize("learner", [TabularClustering, ChoiceClustering])
+def test_where_there_are_fewer_places_than_clusters_the_learned_plan_is_tried(learner):
+    few = np.repeat([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]], 20, axis=0)
+    people = SimulatedPopulation(few, FixedAutonomy(np.full((4, 4), 0.1) + 0.6 * np.eye(4)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = learner(4, n_interactions=600, random_state=0).fit(few, population=people)
+    (tried,) = model.tried_
+    assert tried.estimate.n_answers == 60
+    assert model.kept_ == "learned"
+    assert model.distortion_estimate() == tried.estimate
 
 
 def test_options_that_rest_on_extrapolation_have_no_interval():

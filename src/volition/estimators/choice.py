@@ -127,9 +127,10 @@ class ChoiceClustering(Learner):
         return {"family": self.family}
 
     def start(self, *args: Any, **params: Any) -> Self:
-        self._plans: LoggedPlans | None = None
+        super().start(*args, **params)
+        self._of_log: LoggedPlans | None = None
         self.center_names_: list[str] | None = None
-        return super().start(*args, **params)
+        return self
 
     start.__doc__ = Learner.start.__doc__
 
@@ -138,6 +139,12 @@ class ChoiceClustering(Learner):
         strategy = self._begun().strategy
         responses = strategy.responses if isinstance(strategy, StagedStrategy) else None
         return responses if isinstance(responses, TermsModel) else None
+
+    @property
+    def _plans(self) -> LoggedPlans | None:
+        """What the log supports, as long as nothing else was learned from."""
+        terms = self._terms
+        return self._of_log if terms is not None and terms.from_log else None
 
     @property
     def fit_(self) -> ChoiceFit | None:
@@ -276,7 +283,7 @@ class ChoiceClustering(Learner):
         study.tally = strategy.tally = Tally(m, m)
         study.concluded = True
         study.note()
-        self._plans, self.center_names_ = plans, records.center_names
+        self._of_log, self.center_names_ = plans, records.center_names
         self.stop_reason_ = "the log is at its end"
         for sentence in plans.sentences():
             warnings.warn(sentence, UnreliableWarning, stacklevel=2)

@@ -104,11 +104,11 @@ def _take(learner: Learner, tree: dict[str, Any], path: Path) -> None:
     if document["feature_names"] is not None:
         learner.feature_names_in_ = np.array(document["feature_names"], dtype=object)
     if isinstance(learner, ChoiceClustering):
-        learner.center_names_, learner._plans = document["center_names"], None
+        learner.center_names_, learner._of_log = document["center_names"], None
         if document["plans"] is not None and isinstance(strategy, StagedStrategy):
             choices, fit = strategy.memory.choices(), learner.fit_
             assert fit is not None
-            learner._plans = LoggedPlans.from_state(document["plans"], entities, choices, fit)
+            learner._of_log = LoggedPlans.from_state(document["plans"], entities, choices, fit)
 
 
 def _check(study: Study, K: int) -> None:

@@ -27,7 +27,7 @@ from volition.learning.fitting import Fit
 from volition.learning.monitor import Change, Estimate
 from volition.learning.proposing import Proposal, propose
 from volition.learning.staged import StagedStrategy, choice_strategy
-from volition.learning.strategy import Strategy
+from volition.learning.strategy import SPENT, Strategy
 from volition.learning.study import Study
 from volition.learning.trial import PLAIN, Tried, reserve
 from volition.population import IntArray, Population, Prescriptions, Response
@@ -95,24 +95,18 @@ class Learner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, B
         self
         """
         self._check_params()
-        names = getattr(self, "feature_names_in_", None)
+        entities = Entities.of(X, sample_weight, self._cost(), covariates)
+        if self.n_clusters > len(entities):
+            raise ValueError(
+                f"n_clusters={self.n_clusters} is more than the {len(entities)} entities."
+            )
+        rng = np.random.default_rng(_seed(self.random_state))
+        strategy = self._strategy(entities, rng)
+        if self.n_interactions != "auto":
+            strategy.budget = int(self.n_interactions)
+        if centers is not None:
+            strategy.hold(check_centers(centers, entities.n_features))
         _check_feature_names(self, X, reset=True)
-        try:
-            entities = Entities.of(X, sample_weight, self._cost(), covariates)
-            if self.n_clusters > len(entities):
-                raise ValueError(
-                    f"n_clusters={self.n_clusters} is more than the {len(entities)} entities."
-                )
-            rng = np.random.default_rng(_seed(self.random_state))
-            strategy = self._strategy(entities, rng)
-            if self.n_interactions != "auto":
-                strategy.budget = int(self.n_interactions)
-            if centers is not None:
-                strategy.hold(check_centers(centers, entities.n_features))
-        except BaseException:
-            if names is not None:
-                self.feature_names_in_ = names
-            raise
         self.n_features_in_ = entities.n_features
         self._n_features_out = self.n_clusters
         self._study = Study(strategy, type(self).__name__)
@@ -184,8 +178,9 @@ class Learner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, B
         asks = not hasattr(population, "replay")
         if self.n_interactions != "auto":
             total = int(self.n_interactions)
-            kept = reserve(total) if asks and not study.strategy.held else 0
-            study.strategy.budget = total - kept
+            left = total - study.strategy.begun_at  # another one may have asked before it
+            kept = reserve(left) if asks and not study.strategy.held else 0
+            study.strategy.budget = left - kept
         if asks and study.tally.asked == 0:
             study.strategy.begin_fit(study.strategy.limit if total is None else total)
         save = None
@@ -194,9 +189,7 @@ class Learner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, B
         watch = None if on_batch is None else (lambda: on_batch(self))
         fit = Fit(study, population, total, save, checkpoint_every, watch)
         reason = fit.run()
-        if reason == "the budget is spent":
-            reason = self._spent(total)
-        self.stop_reason_ = reason
+        self.stop_reason_ = self._in_full(reason)
         if fit.stopped is None:
             for doubt in [*self._notes(), *study.strategy.doubts(), *study.trial.doubts()]:
                 warnings.warn(doubt, UnreliableWarning, stacklevel=2)
@@ -206,12 +199,16 @@ class Learner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, B
         """Return what else a user should know of a fit that has ended."""
         return []
 
-    def _spent(self, total: int | None) -> str:
-        limit = self._study.strategy.limit if total is None else total
-        asked = self.n_interactions_
-        if total is not None and asked > limit:
-            return f"n_interactions={limit}, and {asked} were asked before"
-        return f"n_interactions={limit} reached"
+    def _in_full(self, reason: str) -> str:
+        """Return a reason to end; one that is the budget, with numbers."""
+        if reason != SPENT:
+            return reason
+        if self.n_interactions == "auto":
+            return f"n_interactions={self.most_interactions_} reached"
+        asked, total = self.n_interactions_, int(self.n_interactions)
+        if asked > total:
+            return f"n_interactions={total}, and {asked} were asked before"
+        return f"n_interactions={total} reached"
 
     def fit_predict(
         self, X: Any, y: Any = None, *, population: Population, **params: Any
@@ -348,7 +345,8 @@ class Learner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, B
 
     def enough(self) -> str | None:
         """Return why a fit would end here, or None if it would go on."""
-        return self._begun().strategy.enough()
+        reason = self._begun().strategy.enough()
+        return None if reason is None else self._in_full(reason)
 
     def conclude(self) -> Self:
         """Make of all answers so far what a fit makes of them at its end.
@@ -383,7 +381,9 @@ class Learner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, B
         ndarray of shape (m,)
             Their numbers.
         """
-        return self._begun().add_entities(X, sample_weight, covariates)
+        study = self._begun()
+        _check_feature_names(self, X, reset=False)
+        return study.add_entities(X, sample_weight, covariates)
 
     def remove_entities(self, entities: Any) -> Self:
         """Let entities go: they are not asked again and no longer count.

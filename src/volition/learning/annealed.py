@@ -38,7 +38,7 @@ from volition.learning.networks.units import Units
 from volition.learning.policy import draw, gibbs
 from volition.learning.searching import MOVED_BY as MOST_ENTITIES
 from volition.learning.staged import MOVED
-from volition.learning.strategy import ROWS, Answers, Questions, Strategy
+from volition.learning.strategy import ROWS, SPENT, Answers, Questions, Strategy
 from volition.phase import first_beta
 from volition.population import IntArray
 from volition.portfolio import canonical_order, thin
@@ -154,6 +154,8 @@ class AnnealedStrategy(Strategy):
         sets, which, exact = self.showing.take(n, each, self._next_set)
         # Several draws of one pair are one question asked several times.
         first = np.arange(0, n, draws)
+        if not np.array_equal(entities, np.repeat(entities[first], draws)[:n]):
+            draws, first = 1, np.arange(n)  # somebody has named the entities
         q = self._costs_at(entities[first], which[first], sets)
         # Replicas are compared by the best that each can do, not by what exploring costs.
         judging = self.phase is Phase.JUDGE
@@ -250,7 +252,7 @@ class AnnealedStrategy(Strategy):
     def enough(self) -> str | None:
         if self.finished is not None:
             return self.finished
-        return "the budget is spent" if self.tally.asked >= self.limit else None
+        return SPENT if self.tally.asked >= self.limit else None
 
     # -- learning ---------------------------------------------------------------------------------
 

@@ -69,36 +69,39 @@ class Fit:
 
     def run(self) -> str:
         """Learn until the strategy knows enough, then try its plan; return why it ended."""
-        logged = hasattr(self.population, "replay")
+        study, logged, tried = self.study, hasattr(self.population, "replay"), False
         self._check_size()
-        settled = False  # whether the plan is what all answers say
         try:
             # A log is read to its end: its answers cost nothing more.
             free = logged and self.total is None
             reason = self._learn(_never if free else None)
-            if self.stopped is None and not logged and not self.study.concluded:
-                self.study.conclude()
-                settled = True
+            if self.stopped is None and not logged and not study.concluded:
+                # Whatever stops the trial, a fit that is resumed concludes and tries from here.
+                self._save()
+                tried = True
+                study.conclude()
                 # Centres that stand are not exchanged for others to see what these cost.
-                if not self.study.strategy.held:
+                if not study.strategy.held:
                     self._try_plans()
-                # A trial that was stopped is repeated when the fit goes on.
-                self.study.concluded = self.stopped is None
-                reason = self.stopped or reason
+                study.concluded, reason = self.stopped is None, self.stopped or reason
         except BaseException:
-            if self.save is not None and self.study.tally.answered:
-                self.save()
+            if study.tally.answered and not tried:
+                self._save()
             raise
         early = self.stopped is not None
         # A run that ended early can be resumed as if it had not: nothing is concluded before.
-        if self.save is not None and early and not self.study.concluded:
-            self.save()
-        if not self.study.concluded and not settled:
-            self.study.conclude()
-            self.study.concluded = not early
-        if self.save is not None and self.study.concluded:
-            self.save()
+        if early and not tried:
+            self._save()
+        if not study.concluded and not tried:
+            study.conclude()
+            study.concluded = not early
+        if not early:
+            self._save()
         return reason
+
+    def _save(self) -> None:
+        if self.save is not None:
+            self.save()
 
     def run_some(self, n: int) -> None:
         """Ask n more questions and learn from the answers."""
@@ -153,7 +156,7 @@ class Fit:
                     "learned before is kept."
                 )
             if self.save is not None and monotonic() - saved >= self.every:
-                self.save()
+                self._save()
                 saved = monotonic()
             if self._ended():
                 assert self.stopped is not None
@@ -197,12 +200,14 @@ class Fit:
         n = UNASKED
         if self.total is not None:
             n = min(MOST, self.total - study.tally.asked)
-        here, K = entities.here, strategy.n_clusters
         if n < FEWEST:
             return
-        seed, few = int(strategy.rng.integers(2**31)), int(PLAIN_SHARE * n)
+        here, K = entities.here, strategy.n_clusters
+        seed = int(strategy.rng.integers(2**31))
+        few = int(PLAIN_SHARE * n)
+        # There are no K means of fewer places.
         if few < FEWEST or len(np.unique(entities.X[here], axis=0)) < K:
-            few = 0  # there is no plain plan, or nothing to try it with
+            few = 0
         believed = strategy.distortion
         plans = [(Plan(LEARNED, strategy.centers.copy(), strategy.labels.copy()), n - few)]
         if few:

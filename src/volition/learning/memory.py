@@ -50,7 +50,7 @@ class Memory:
 
     def add(self, answers: Answers, entities: Entities) -> None:
         """Keep answers; arrays are replaced, not changed."""
-        Y = np.ascontiguousarray(answers.sets)
+        Y = np.array(answers.sets)  # a view of it could not be written to
         first = np.concatenate([[True], (Y[1:] != Y[:-1]).any((1, 2))])
         numbers, known, new = np.empty(first.sum(), dtype=np.int64), dict(self._numbers), []
         for place, row in enumerate(np.flatnonzero(first)):

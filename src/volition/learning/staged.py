@@ -28,7 +28,7 @@ from volition.learning.monitor import Change
 from volition.learning.networks.recipe import PRESETS
 from volition.learning.policy import draw, gibbs
 from volition.learning.searching import Finder
-from volition.learning.strategy import Answers, Questions, Strategy
+from volition.learning.strategy import SPENT, Answers, Questions, Strategy
 from volition.population import IntArray
 from volition.problem import Problem
 from volition.validation import FloatArray
@@ -190,6 +190,9 @@ class StagedStrategy(Strategy):
         self.memory = self.memory.copied()
         self.memory.add(answers, self.entities)
         self.told += len(answers)
+        if isinstance(self.responses, TermsModel) and self.responses.from_log:
+            self.responses = self.responses.copied()
+            self.responses.from_log = False  # from now on there is more than the log
         if self._undecided and (
             len(self.memory) >= min(DECIDED_BY, self.goal) or self.needs_realized
         ):
@@ -313,7 +316,7 @@ class StagedStrategy(Strategy):
     def enough(self) -> str | None:
         if self.finished is not None:
             return self.finished
-        return "the budget is spent" if self.tally.asked >= self.limit else None
+        return SPENT if self.tally.asked >= self.limit else None
 
     def conclude(self, thoroughly: bool) -> None:
         if thoroughly and self.told and self.finished is None and len(self.memory):

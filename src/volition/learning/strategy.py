@@ -20,6 +20,8 @@ from volition.validation import FloatArray
 
 #: what all strategies keep
 PLAN = ("centers", "labels", "distortion", "beta", "budget", "begun_at", "held")
+#: why a fit ends that has asked as much as it may
+SPENT = "the budget is spent"
 #: rows that a model is asked about at a time
 ROWS = 16_384
 

@@ -129,7 +129,7 @@ class Study:
                     asked,
                     np.full(len(rows), -1) if realized is None else realized[rows],
                     response.cost[rows],
-                    shown if shown.ndim == 2 else shown[rows],
+                    shown.copy() if shown.ndim == 2 else shown[rows],
                 ),
             )
             repeated = self.tally._replace(repeated=self.tally.repeated + int((~new).sum()))
@@ -255,12 +255,11 @@ class Study:
             try:
                 for letter in letters:
                     trial = self._learned(strategy, letter.answers, history, changes, trial)
+                with self._lock:
+                    self._adopt(strategy, letters, history, changes, trial)
             except BaseException:
-                strategy.undo()
-                self.strategy.rng.bit_generator.state = seed
+                self._give_up(strategy, seed)
                 raise
-            with self._lock:
-                self._adopt(strategy, letters, history, changes, trial)
             return True
 
     def _learned(
@@ -300,6 +299,12 @@ class Study:
             trial = TrialResult()
         _note(strategy, history, trial.estimate or strategy.monitor.distortion(strategy.recost))
         return trial
+
+    def _give_up(self, strategy: Strategy, seed: Any) -> None:
+        """Put back what a copy has changed that failed before it took the strategy's place."""
+        if self.strategy is not strategy:
+            strategy.undo()
+            self.strategy.rng.bit_generator.state = seed
 
     def _adopt(
         self, strategy: Strategy, letters: tuple[Letter, ...], history: list[Any],
@@ -345,12 +350,12 @@ class Study:
                 if self.tally.answered:
                     seen = trial.estimate or strategy.monitor.distortion(strategy.recost)
                     _note(strategy, history, seen)
+                with self._lock:
+                    strategy.tally = self.tally  # questions may have been asked meanwhile
+                    vars(self).update(strategy=strategy, history=history, trial=trial)
             except BaseException:
-                strategy.undo()
-                self.strategy.rng.bit_generator.state = seed
+                self._give_up(strategy, seed)
                 raise
-            with self._lock:
-                vars(self).update(strategy=strategy, history=history, trial=trial)
 
     def hand_over(self, heir: Strategy) -> None:
         """Go on with another strategy."""
@@ -422,8 +427,11 @@ class Study:
         vars(self).update(state, _lock=threading.RLock(), _learning=threading.Lock())
 
     def state(self) -> dict[str, Any]:
-        """Return all that is needed to go on from here: plain values and arrays, nested."""
-        with self._lock:
+        """Return all that is needed to go on from here: plain values and arrays, nested.
+
+        It waits for a `learn` in another thread: half of what that does is no state.
+        """
+        with self._learning, self._lock:
             return {
                 "entities": self.entities.state(),
                 "strategy": self.strategy.state(),

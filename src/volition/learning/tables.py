@@ -24,7 +24,7 @@ from volition.learning.models.counts import Counts
 from volition.learning.monitor import Change
 from volition.learning.policy import draw
 from volition.learning.probe import EACH, Assumption, Probe
-from volition.learning.strategy import Answers, Questions, Strategy
+from volition.learning.strategy import SPENT, Answers, Questions, Strategy
 from volition.phase import first_beta
 from volition.population import IntArray
 from volition.problem import Problem
@@ -137,7 +137,7 @@ class TableStrategy(Strategy):
     def enough(self) -> str | None:
         if self._assumes_wrongly:
             return "behaviour depends on where the centres stand"
-        return "the budget is spent" if self.tally.asked >= self.limit else None
+        return SPENT if self.tally.asked >= self.limit else None
 
     @property
     def watches_choices(self) -> bool:
