@@ -61,6 +61,8 @@ class Answers:
     @property
     def sets(self) -> FloatArray:
         """The centres of each answer, (m, K, d)."""
+        if self.centers.ndim == 3:
+            return self.centers
         return np.broadcast_to(self.centers, (len(self), *self.centers.shape[-2:]))
 
     def take(self, index: Any) -> Answers:
