@@ -203,6 +203,10 @@ class Strategy(ABC):
         """
         return None
 
+    def replaced(self) -> Strategy | None:
+        """Return who goes on from here at once, where answers show that this is the wrong one."""
+        return None
+
     def begin_fit(self, budget: int) -> None:
         """Prepare what only a fit does; ``budget`` is what it may ask in all."""
 

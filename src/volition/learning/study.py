@@ -255,6 +255,10 @@ class Study:
             try:
                 for letter in letters:
                     trial = self._learned(strategy, letter.answers, history, changes, trial)
+                heir = strategy.replaced()
+                if heir is not None:
+                    heir.tally, heir.begun_at = strategy.tally, strategy.tally.asked
+                    strategy = heir
             except BaseException:
                 strategy.undo()
                 self.strategy.rng.bit_generator.state = seed
