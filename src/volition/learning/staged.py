@@ -132,8 +132,10 @@ class StagedStrategy(Strategy):
     def _per_layout(self) -> int:
         """Questions about one set of centres."""
         each = 64 if self.responses is None else self.responses.per_layout
-        # Few answers are to be about many places.
-        if isinstance(self.responses, ServiceModel):
+        # Few answers are to be about many places, also before it is known what they tell.
+        if isinstance(self.responses, ServiceModel) or (
+            self._undecided and not self.needs_realized
+        ):
             each = max(1, min(each, self.goal // FEWEST_LAYOUTS))
         return each
 

@@ -3,13 +3,10 @@ import pytest
 import torch
 from small_networks import HEADS, SMALL, shaken, squares
 
-from volition import AutonomyAwareClustering, load_model, save_model
 from volition.learning.networks import ADENetwork, NetworkAutonomy, Units
 from volition.learning.networks.models import CautiousAutonomy
 from volition.learning.networks.network import LEAST
 from volition.problem import Problem
-
-UNITS = Units(np.array([0.3, 0.4]), 0.7, 0.2)
 
 
 def dense_choices(network, X, Y, units):
@@ -133,27 +130,3 @@ def test_a_search_passes_over_narrow_holes(rng, d):
     assert cost == pytest.approx(true, rel=1e-4)
     # Where nobody was asked but at one place there is nothing to go by.
     assert CautiousAutonomy(network, units, asked[-1:]).shifts.isfinite().all()
-
-
-@pytest.mark.parametrize("head", HEADS)
-def test_what_a_network_says_survives_its_file(tmp_path, rng, head):
-    X, Y = rng.random((9, 2)), rng.random((3, 2))
-    model = NetworkAutonomy(shaken(head).float(), UNITS)
-    path = save_model(AutonomyAwareClustering(3, autonomy=model), tmp_path / "m.safetensors")
-    same = load_model(path).autonomy
-    costs = [Problem(X, autonomy=one).expected_costs(Y) for one in (model, same)]
-    np.testing.assert_array_equal(*costs)
-
-
-@pytest.mark.parametrize("head", HEADS)
-def test_use_in_single_precision_changes_nothing_in_double(rng, head):
-    X, Y = rng.random((9, 2)), rng.random((3, 2))
-    model = NetworkAutonomy(shaken(head), UNITS)
-    before = Problem(X, autonomy=model).expected_costs(Y)
-    weights = {name: value.clone() for name, value in model.network.state_dict().items()}
-    single = Problem(X.astype(np.float32), autonomy=model).expected_costs(Y.astype(np.float32))
-    np.testing.assert_allclose(single, before, rtol=1e-3)
-    np.testing.assert_array_equal(Problem(X, autonomy=model).expected_costs(Y), before)
-    for name, value in model.network.state_dict().items():
-        assert torch.equal(value, weights[name]), name
-        assert value.dtype == weights[name].dtype
