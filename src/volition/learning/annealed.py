@@ -258,9 +258,10 @@ class AnnealedStrategy(Strategy):
 
     def remember(self, memory: Memory) -> None:
         """Take in answers that another strategy was told."""
+        told = np.isfinite(memory.cost)
         self.replay.add(
-            memory.layouts[memory.layout], memory.entities, memory.prescribed, memory.cost,
-            memory.served,
+            memory.layouts[memory.layout[told]], memory.entities[told], memory.prescribed[told],
+            memory.cost[told], np.ones_like(memory.matches[told]),
         )  # fmt: skip
 
     def learn(self, answers: Answers) -> None:

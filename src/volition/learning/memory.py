@@ -103,6 +103,11 @@ class Memory:
         return float(explained[told].mean())
 
     @property
+    def share_decoded(self) -> float:
+        """Share of answers that tell, or whose cost tells, which clusters may have been used."""
+        return float(self.served.any(1).mean()) if len(self) else 1.0
+
+    @property
     def share_negative(self) -> float:
         """Share of costs below zero."""
         told = np.isfinite(self.cost)

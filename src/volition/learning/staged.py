@@ -68,8 +68,8 @@ class StagedStrategy(Strategy):
     service : callable
         Makes the model for costs that the metric does not explain.
     expected : callable, optional
-        Makes the strategy for costs of which nothing is known but their means; None if costs
-        cannot be negative.
+        Makes the strategy for costs of which nothing is known but their means, from this one; None
+        if costs cannot be negative.
     wanted : {"auto", "choices", "served"}
         Which model it is to be; "auto" looks at the first answers.
     needs_realized : bool
@@ -79,7 +79,7 @@ class StagedStrategy(Strategy):
     def __init__(
         self, entities: Entities, n_clusters: int, rng: np.random.Generator, *, exploration: float,
         tol: float, most: int, terms: Callable[[], TermsModel], service: Callable[[], ServiceModel],
-        expected: Callable[[Memory], Strategy] | None = None, wanted: str = "auto",
+        expected: Callable[[StagedStrategy], Strategy] | None = None, wanted: str = "auto",
         needs_realized: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(entities, n_clusters, exploration, rng)
@@ -97,7 +97,7 @@ class StagedStrategy(Strategy):
         self.finished: str | None = None
         self.region: FloatArray | None = None
         self.responses: ResponseModel | None = None
-        self._heir: Strategy | None = None
+        self._outgrown = False  # costs are of another kind
         if wanted != "auto":
             self.responses = terms() if wanted == "choices" else service()
         self.relabel()
@@ -135,8 +135,10 @@ class StagedStrategy(Strategy):
     def _per_layout(self) -> int:
         """Questions about one set of centres."""
         each = 64 if self.responses is None else self.responses.per_layout
-        # Few answers are to be about many places.
-        if isinstance(self.responses, ServiceModel):
+        # Few answers are to be about many places, also before it is known what they tell.
+        if isinstance(self.responses, ServiceModel) or (
+            self._undecided and not self.needs_realized
+        ):
             each = max(1, min(each, self.goal // FEWEST_LAYOUTS))
         return each
 
@@ -193,17 +195,36 @@ class StagedStrategy(Strategy):
         if isinstance(self.responses, TermsModel) and self.responses.from_log:
             self.responses = self.responses.copied()
             self.responses.from_log = False  # from now on there is more than the log
-        if self._undecided and (
-            len(self.memory) >= min(DECIDED_BY, self.goal) or self.needs_realized
-        ):
-            self._decide()
-        while self._heir is None and not self._undecided and self.told >= self.goal:
+        if len(self.memory) >= min(DECIDED_BY, self.goal) or self.needs_realized:
+            self._check_wanted()
+            if self._undecided:
+                self._decide()
+        while not (self._undecided or self._outgrown) and self.told >= self.goal:
+            if self.wanted == "auto":
+                self._decide()
+                if self._outgrown:
+                    return
             self.told -= self.goal
             self._explore()
             self.stage += 1
             if self.finished is not None:
                 self.monitor.forget_choices()
             self.relabel()
+
+    def _check_wanted(self) -> None:
+        """Raise one sentence if answers do not tell what somebody wants to be learned."""
+        decoded, negative = self.memory.share_decoded, self.memory.share_negative
+        if self.wanted == "choices" and decoded < EXPLAINED:
+            raise ValueError(
+                f"Of the costs told so far {100 * (1 - decoded):.1f} % are not those of any "
+                "centre, so that they do not tell choices; use head='served', or give the "
+                "metric in which costs are measured."
+            )
+        if self.wanted == "served" and negative > 1 - EXPLAINED:
+            raise ValueError(
+                f"Of the costs told so far {100 * negative:.1f} % are negative; head='costs' "
+                "learns such costs."
+            )
 
     def _decide(self, ending: bool = False) -> None:
         """Settle what is to be learned, by what the answers so far tell."""
@@ -217,20 +238,23 @@ class StagedStrategy(Strategy):
         elif ending:
             return  # expected costs take so many answers that nothing is changed to them now
         else:
-            self._heir = self._expected(memory)
+            self._outgrown = True
             return
         if not isinstance(self.responses, kind):
             self.responses = self._terms() if kind is TermsModel else self._service()
             self.stage = 0 if self.responses is not None and self.model is None else self.stage
 
-    def successor(self, total: int | None) -> Strategy | None:
-        return self._heir
+    def replaced(self) -> Strategy | None:
+        if not self._outgrown or self._expected is None:
+            return None
+        heir = self._expected(self)
+        if self.budget is not None:
+            heir.budget = max(1, self.limit - self.tally.asked)
+        return heir
 
     def _explore(self) -> None:
         """End a stage: fit the model to all answers, and move the centres to where it says."""
         assert self.responses is not None
-        if self.wanted == "auto":
-            self._decide(ending=True)
         self.responses = self.responses.copied()
         self.responses.fit(self.memory, self.entities, self.stage, self.rng)
         if not self.held:
@@ -320,11 +344,25 @@ class StagedStrategy(Strategy):
 
     def conclude(self, thoroughly: bool) -> None:
         if thoroughly and self.told and self.finished is None and len(self.memory):
-            if self._undecided:
+            self._check_wanted()
+            if self.wanted == "auto":
                 self._decide(ending=True)
             self.stage = max(1, self.stage) if self.model is not None else self.stage
-            self._explore()
+            if not self._undecided:
+                self._explore()
         self.relabel()
+
+    def doubts(self) -> list[str]:
+        memory = self.memory
+        if isinstance(self.responses, ServiceModel) or memory.share_explained >= EXPLAINED:
+            return []
+        negative = 100 * memory.share_negative
+        what = f"{negative:.1f} % are negative" if negative else "many are not those of any centre"
+        return [
+            f"Of the costs told {what}, so that nothing was learned from them: distortion_ is what "
+            "choices cost by the metric. Go by distortion_estimate(), or, if costs have a lower "
+            "end, add a constant that makes them positive: then they are learned as well."
+        ]
 
     # -- results ----------------------------------------------------------------------------------
 

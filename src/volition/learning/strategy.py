@@ -63,6 +63,8 @@ class Answers:
     @property
     def sets(self) -> FloatArray:
         """The centres of each answer, (m, K, d)."""
+        if self.centers.ndim == 3:
+            return self.centers
         return np.broadcast_to(self.centers, (len(self), *self.centers.shape[-2:]))
 
     def take(self, index: Any) -> Answers:
@@ -201,6 +203,10 @@ class Strategy(ABC):
 
         ``total`` is what the fit may ask in all.
         """
+        return None
+
+    def replaced(self) -> Strategy | None:
+        """Return who goes on from here at once, where answers show that this is the wrong one."""
         return None
 
     def begin_fit(self, budget: int) -> None:

@@ -255,6 +255,10 @@ class Study:
             try:
                 for letter in letters:
                     trial = self._learned(strategy, letter.answers, history, changes, trial)
+                heir = strategy.replaced()
+                if heir is not None:
+                    heir.tally, heir.begun_at = strategy.tally, strategy.tally.asked
+                    strategy = heir
                 with self._lock:
                     self._adopt(strategy, letters, history, changes, trial)
             except BaseException:
