@@ -11,7 +11,7 @@ from volition.choices.fit import (
     distance_autonomy,
     fit_choices,
 )
-from volition.choices.model import AWAY, STAY, Basis, ChoiceAutonomy
+from volition.choices.model import ChoiceAutonomy
 from volition.choices.off_policy import (
     Diagnostics,
     Estimate,
@@ -27,6 +27,7 @@ from volition.choices.report import (
     coefficients,
     parameters,
 )
+from volition.choices.terms import AWAY, STAY, Basis
 from volition.choices.worth import Interval, Log, Reach, Worth, compare, direct, seen_cost
 
 __all__ = [

@@ -13,6 +13,7 @@ from scipy.stats import norm
 from volition.choices.data import Choices, make_decisions, make_scene
 from volition.choices.fit import ChoiceFit, refit
 from volition.choices.logit import log_probabilities
+from volition.choices.terms import Term, named
 from volition.choices.worth import RARELY, shares_of_ranks
 from volition.costs import Cost
 from volition.validation import FloatArray
@@ -112,20 +113,21 @@ def coefficients(
     """
     z = float(norm.ppf(0.5 + level / 2))
     rows = []
-    for name, part in (("stay", fit.stay), ("away", fit.away)):
+    for name, part in fit.parts.items():
         errors = np.sqrt(np.maximum(np.diag(part.covariance), 0))
-        for term, where in part.places.items():
+        for term in named(name, part.terms):
+            where = part.places[term.name]
             for number, at in enumerate(range(where.start, where.stop)):
                 value, half = float(part.coefficients[at]), z * float(errors[at])
                 size = where.stop - where.start
-                label = f"{name}: {term}{_which(term, number, size, covariates)}"
+                label = f"{name}: {term.name}{_which(term, number, size, covariates)}"
                 rows.append(Parameter(label, value, value - half, value + half))
     return rows
 
 
-def _which(term: str, number: int, size: int, covariates: Sequence[str]) -> str:
+def _which(term: Term, number: int, size: int, covariates: Sequence[str]) -> str:
     """Return which of a term's coefficients this is."""
-    if not (term.startswith("covariates") and covariates):
+    if not (term.needs == "covariates" and covariates):
         return f"[{number}]" if size > 1 else ""
     each = size // len(covariates)
     cluster = f", {number % each}" if each > 1 else ""
@@ -158,7 +160,7 @@ def calibration(
     covariates = np.zeros((len(X), 0)) if model.covariates is None else model.covariates
     scene = make_scene(X, choices, cost, model.cost_unit, covariates, model.basis)
     bins = []
-    for name, part in (("stay", fit.stay), ("away", fit.away)):
+    for name, part in fit.parts.items():
         decisions, _, _ = make_decisions(name, part.terms, scene, choices.realized)
         if len(decisions.chosen) == 0 or (name == "away" and choices.n_clusters < 3):
             continue
