@@ -203,7 +203,8 @@ def _fit(
 
 
 def _needs(stay: Sequence[str], away: Sequence[str]) -> set[str]:
-    return {term.needs for term in (*named("stay", stay), *named("away", away))}
+    terms = (*named("stay", stay), *named("away", away))
+    return set().union(*(term.needs for term in terms))
 
 
 def check_family(family: Any) -> None:
@@ -296,7 +297,7 @@ def _choose(
                 term.name
                 for term in more
                 if term.name not in without
-                and term.needs not in lacking
+                and not term.needs & lacking
                 and term.fewest_clusters <= K
             ]
             chains.append(_forward(part, base, names, likelihood, size_of, who, trials))

@@ -87,7 +87,7 @@ class ChoiceAutonomy(Autonomy):
             "entity": [term for term in leaving if term.about == "entity"],
             "pair": [term for term in KINDS if term in leaving and term.about == "pair"],
         }
-        self._needs = {term.needs for term in terms}
+        self._needs = set().union(*(term.needs for term in terms))
         self._covariates_asked = "covariates" in self._needs or (
             basis is not None and self.covariates is not None
         )
@@ -237,7 +237,7 @@ class ChoiceAutonomy(Autonomy):
         Z = np.zeros((len(D), 0)) if self.covariates is None else self.covariates[rows]
         covariates = torch.as_tensor(Z, dtype=D.dtype, device=D.device)
         view = View(torch.arange(D.shape[1], device=D.device), D, covariates=covariates)
-        if "rank" in self._needs:
+        if "ranks" in self._needs:
             view = view._replace(rank=ranks(D))
         if "patches" in self._needs:
             assert self.basis is not None

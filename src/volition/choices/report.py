@@ -127,7 +127,7 @@ def coefficients(
 
 def _which(term: Term, number: int, size: int, covariates: Sequence[str]) -> str:
     """Return which of a term's coefficients this is."""
-    if not (term.needs == "covariates" and covariates):
+    if not ("covariates" in term.per and covariates):
         return f"[{number}]" if size > 1 else ""
     each = size // len(covariates)
     cluster = f", {number % each}" if each > 1 else ""

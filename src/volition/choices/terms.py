@@ -85,8 +85,7 @@ class Term(ABC):
     --------
     >>> import torch
     >>> from volition.choices.terms import TERMS, View
-    >>> slope = TERMS["away"]["entity"]
-    >>> costs = torch.tensor([[0.0, 1.0, 2.0]])
+    >>> slope, costs = TERMS["away"]["entity"], torch.tensor([[0.0, 1.0, 2.0]])
     >>> slope.value(torch.tensor([-3.0]), View(torch.arange(3), costs)).tolist()
     [[-0.0, -3.0, -6.0]]
     """
@@ -96,20 +95,19 @@ class Term(ABC):
     words: str
     plainer: str | None = None
 
-    #: weight of the square of a coefficient in a fit: slopes are all but free
+    #: what there is one coefficient for each of: clusters, ranks, knots, covariates, patches
+    per: ClassVar[tuple[str, ...]] = ()
+    #: weight of the square of a coefficient in a fit: slopes are all but free, others are drawn a
+    #: little towards none
     ridge: ClassVar[float] = 1e-4
     #: whether every model of this part has it
     always: ClassVar[bool] = False
     #: whether it changes when centres move
     follows_centers: ClassVar[bool] = False
-    #: whether clusters have roles of their own
-    labelled: ClassVar[bool] = False
-    #: what of a view it needs, where that takes an effort: "rank", "covariates" or "patches"
-    needs: ClassVar[str] = ""
     #: clusters below which it says nothing
     fewest_clusters: ClassVar[int] = 1
-    #: whether it depends on entity, prescribed and alternative at once, which only `transition`
-    #: knows how to average over; such a term does not go with others about pairs
+    #: whether it depends on entity, prescribed and alternative at once: then only its `transition`
+    #: can average over alternatives, and it does not go with terms about pairs
     joint: ClassVar[bool] = False
     #: numbers that its transition holds at a time for one entity and one centre
     numbers_per_pair: ClassVar[int] = 1
@@ -120,18 +118,30 @@ class Term(ABC):
         return "stay" if self.about == "stay" else "away"
 
     @property
+    def needs(self) -> set[str]:
+        """What it needs of a view beyond costs and numbers of clusters."""
+        return {"ranks", "covariates", "patches"} & {*self.per}
+
+    @property
     def by_entity(self) -> bool:
         """Whether it differs between entities."""
-        return self.about != "pair"
+        return self.about != "pair" and (self.follows_centers or bool(self.needs))
+
+    @property
+    def labelled(self) -> bool:
+        """Whether clusters have roles of their own."""
+        return "clusters" in self.per
 
     @property
     def liking(self) -> bool:
         """Whether it is one number for each alternative, which another centre might have."""
-        return False
+        return self.part == "away" and self.per == ("clusters",)
 
     def size(self, K: int, n_covariates: int, n_patches: int) -> int:
         """Return the number of coefficients."""
-        return 1
+        each = {"clusters": K, "ranks": CLASSES, "knots": KNOTS}
+        each |= {"covariates": n_covariates, "patches": n_patches}
+        return math.prod(each[what] for what in self.per)
 
     @abstractmethod
     def columns(self, view: View) -> Columns:
@@ -151,10 +161,6 @@ class Constant(Term):
     """The same always."""
 
     always = True
-
-    @property
-    def by_entity(self) -> bool:
-        return False
 
     def columns(self, view: View) -> Columns:
         return [(0, None)]
@@ -180,36 +186,20 @@ class Logarithm(Slope):
 class Curve(Slope):
     """A curve of the cost, straight between knots."""
 
-    ridge = 0.02
-
-    def size(self, K: int, n_covariates: int, n_patches: int) -> int:
-        return KNOTS
+    per, ridge = ("knots",), 0.02
 
     def columns(self, view: View) -> Columns:
         step = math.log(LARGEST / SMALLEST) / (KNOTS - 1)
         at = ((torch.as_tensor(view.bent) + SMALLEST).log() - math.log(SMALLEST)) / step
         at = at.clamp(0, KNOTS - 1 - 1e-9)
         low = at.detach().floor().long().clamp(max=KNOTS - 2)
-        part = at - low
-        return [(low, 1 - part), (low + 1, part)]
+        return [(low, 1 - (at - low)), (low + 1, at - low)]
 
 
 class Cluster(Term):
     """A number for each cluster."""
 
-    ridge = 0.25
-    labelled = True
-
-    @property
-    def by_entity(self) -> bool:
-        return False
-
-    @property
-    def liking(self) -> bool:
-        return self.part == "away"
-
-    def size(self, K: int, n_covariates: int, n_patches: int) -> int:
-        return K
+    per, ridge = ("clusters",), 0.25
 
     def columns(self, view: View) -> Columns:
         return [(view.cluster, None)]
@@ -218,11 +208,7 @@ class Cluster(Term):
 class Table(Term):
     """A number for each prescribed cluster and alternative."""
 
-    ridge = 0.25
-    labelled = True
-
-    def size(self, K: int, n_covariates: int, n_patches: int) -> int:
-        return K * K
+    per, ridge = ("clusters", "clusters"), 0.25
 
     def columns(self, view: View) -> Columns:
         return [(view.prescribed * len(view.cluster) + view.cluster, None)]
@@ -231,13 +217,9 @@ class Table(Term):
 class Rank(Term):
     """A number for each rank: nearest, second, third, farther."""
 
+    per: ClassVar[tuple[str, ...]] = ("ranks",)
     ridge = 0.05
-    follows_centers = True
-    needs = "rank"
-    fewest_clusters = 3
-
-    def size(self, K: int, n_covariates: int, n_patches: int) -> int:
-        return CLASSES
+    follows_centers, fewest_clusters = True, 3
 
     def columns(self, view: View) -> Columns:
         return [(view.rank.clip(max=CLASSES - 1), None)]
@@ -246,11 +228,8 @@ class Rank(Term):
 class RankTable(Rank):
     """A number for each rank of the prescribed centre and of the alternative among the others."""
 
-    joint = True
-    numbers_per_pair = CLASSES
-
-    def size(self, K: int, n_covariates: int, n_patches: int) -> int:
-        return CLASSES * CLASSES
+    per = ("ranks", "ranks")
+    joint, numbers_per_pair = True, CLASSES
 
     def columns(self, view: View) -> Columns:
         mine = view.prescribed_rank
@@ -262,17 +241,13 @@ class RankTable(Rank):
 
 
 class Covariates(Term):
-    """A coefficient for each covariate."""
+    """A coefficient for each covariate. Matrix products are quicker than sums of columns."""
 
-    needs = "covariates"
-
-    def size(self, K: int, n_covariates: int, n_patches: int) -> int:
-        return n_covariates
+    per: ClassVar[tuple[str, ...]] = ("covariates",)
 
     def columns(self, view: View) -> Columns:
         return [(c, column[:, None]) for c, column in enumerate(view.covariates.T)]
 
-    # Matrix products are quicker than sums of columns.
     def value(self, theta: Tensor, view: View) -> Tensor:
         return (view.covariates @ theta)[:, None]
 
@@ -292,11 +267,7 @@ class CovariateSlopes(Covariates):
 class CovariateClusters(Covariates):
     """A number for each cluster that depends on covariates."""
 
-    ridge = 0.25
-    labelled = True
-
-    def size(self, K: int, n_covariates: int, n_patches: int) -> int:
-        return n_covariates * K
+    per, ridge = ("covariates", "clusters"), 0.25
 
     def columns(self, view: View) -> Columns:
         K = len(view.cluster)
@@ -309,11 +280,7 @@ class CovariateClusters(Covariates):
 class Place(Covariates):
     """A coefficient for each patch of the space of features and covariates."""
 
-    ridge = 0.1
-    needs = "patches"
-
-    def size(self, K: int, n_covariates: int, n_patches: int) -> int:
-        return n_patches
+    per, ridge = ("patches",), 0.1
 
     def columns(self, view: View) -> Columns:
         return super().columns(view._replace(covariates=view.patches))
