@@ -16,20 +16,18 @@ import torch
 from torch import Tensor
 
 from volition.autonomy import (
-    Autonomy,
     Chunk,
-    SharedTransition,
     SoftmaxTransition,
+    StayOrLeave,
     Transition,
     barred,
-    identity,
 )
 from volition.choices.ranked import ranks
 from volition.choices.terms import KINDS, Basis, Term, View, named
 from volition.costs import Cost
 
 
-class ChoiceAutonomy(Autonomy):
+class ChoiceAutonomy(StayOrLeave):
     """A choice model as an autonomy model: usable wherever one is.
 
     Usually made by `fit_choices` or `ChoiceClustering`, not by hand.
@@ -181,18 +179,12 @@ class ChoiceAutonomy(Autonomy):
         same = {name: numbers[name] for name in ("cost_unit", "n_clusters", "share")}
         return cls(stay, away, covariates=covariates, basis=basis, seen=seen, **same)
 
-    def shared(self, Y: Tensor, cost: Cost) -> Tensor:
-        obey = identity(len(Y), Y.dtype, Y.device)
-        if len(Y) == 1 or self.share == 0:
-            return obey[None]
+    def _for_all(self, Y: Tensor, cost: Cost) -> tuple[Tensor, Tensor]:
         view = View(torch.arange(len(Y), device=Y.device))
-        kappa = (self.share * torch.sigmoid(-self._stay_shared(view, Y)))[:, None]
         leave = self._added(self._leave(view, Y, cost), self._about["entity"], view)
-        return (obey + kappa * (leave.softmax(1) - obey))[None]
+        return (self.share * torch.sigmoid(-self._stay_shared(view, Y)))[:, None], leave
 
-    def transition(self, chunk: Chunk, Y: Tensor, cost: Cost) -> Transition:
-        if not self.by_entity or len(Y) == 1:
-            return SharedTransition(self.shared(Y, cost)[0])
+    def _by_chunk(self, chunk: Chunk, Y: Tensor, cost: Cost) -> Transition:
         view = self._view(chunk)
         staying = [term for term in self._about["stay"] if term.by_entity]
         stay = self._stay_shared(view, Y) + torch.zeros_like(view.cost)

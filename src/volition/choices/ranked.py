@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from volition.autonomy import SoftmaxTransition, Transition, barred
+from volition.autonomy import SoftmaxTransition, Transition, barred, stay_or_leave
 
 #: ranks told apart: nearest, second, third, and all that are farther
 CLASSES = 4
@@ -78,5 +78,4 @@ class RankedTransition(Transition):
         mine = self.rank.gather(1, j)
         for r, p in enumerate(self._nears):
             away = torch.where(mine == r, p, away)
-        kappa = self.kappa.gather(1, j)
-        return (kappa * away).scatter(1, j, 1 - kappa)
+        return stay_or_leave(self.kappa.gather(1, j), away, prescribed)
