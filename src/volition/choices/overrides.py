@@ -187,7 +187,7 @@ def _rate(label: str, hit: np.ndarray, who: IntArray, among: np.ndarray) -> Rate
     if n == 0:
         return Rate(label, 0, 0, 0, math.nan, math.nan, math.nan)
     share = count / n
-    low, high = _interval(share, _effective(hit, share, who, n_entities))
+    low, high = wilson(share, _effective(hit, share, who, n_entities))
     return Rate(label, count, n, n_entities, share, low, high)
 
 
@@ -205,8 +205,8 @@ def _effective(hit: np.ndarray, share: float, who: IntArray, n_entities: int) ->
     return rows * float(norm.ppf(0.975) / t.ppf(0.975, n_entities - 1)) ** 2
 
 
-def _interval(share: float, n: float) -> tuple[float, float]:
-    """Return Wilson's interval of a share."""
+def wilson(share: float, n: float) -> tuple[float, float]:
+    """Return Wilson's 95 % interval of a share of n rows."""
     z = float(norm.ppf(0.975))
     spread = z * z / n
     middle = (share + spread / 2) / (1 + spread)

@@ -13,6 +13,7 @@ from scipy.stats import norm
 from volition.choices.data import Choices, make_decisions, make_scene
 from volition.choices.fit import ChoiceFit, refit
 from volition.choices.logit import log_probabilities
+from volition.choices.overrides import wilson
 from volition.choices.terms import Term, named
 from volition.choices.worth import RARELY, shares_of_ranks
 from volition.costs import Cost
@@ -175,8 +176,8 @@ def calibration(
         for b in np.unique(number):
             rows = np.flatnonzero(number == b)
             n, k = len(rows), int(came[rows].sum())
-            low, high = _wilson(k, n)
-            bins.append(CalibrationBin(name, float(p[rows].mean()), k / n, low, high, n))
+            ends = wilson(k / n, n)
+            bins.append(CalibrationBin(name, float(p[rows].mean()), k / n, *ends, n))
     return bins
 
 
@@ -215,10 +216,3 @@ def cautions(fit: ChoiceFit, X: FloatArray, choices: Choices, cost: Cost) -> lis
 def _almost(share: float) -> str:
     """Return a share near one in per cent, without rounding it up to all."""
     return "100 %" if share == 1 else f"{math.floor(1000 * share) / 10:.1f} %"
-
-
-def _wilson(k: int, n: int, z: float = 1.96) -> tuple[float, float]:
-    share, spread = k / n, z * z / n
-    middle = (share + spread / 2) / (1 + spread)
-    half = z * math.sqrt(share * (1 - share) / n + spread / (4 * n)) / (1 + spread)
-    return max(0.0, middle - half), min(1.0, middle + half)
