@@ -148,11 +148,7 @@ def decide(rows: Sequence[Worth], doubts: Sequence[str], rank: int | None = None
 
 
 def other_readings(
-    fit: ChoiceFit,
-    X: FloatArray,
-    choices: Choices,
-    cost: Any,
-    covariates: FloatArray | None,
+    fit: ChoiceFit, X: FloatArray, choices: Choices, cost: Any, covariates: FloatArray | None
 ) -> list[ChoiceFit]:
     """Return other models that a log of centres that never moved allows.
 

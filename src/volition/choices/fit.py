@@ -39,7 +39,7 @@ CHOSEN_BY, FEWEST_ROWS = 240_000, 10_000
 
 #: terms that a name stands for: (stay, away)
 FAMILIES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "distance": (("constant",), ("pair", "entity")),
+    "distance": (("constant",), ("pair", "entity"))
 }
 
 
@@ -261,11 +261,7 @@ def _hedged(decisions: Decisions, places: dict[str, slice]) -> Decisions:
 
 
 def _choose(
-    scene: Scene,
-    choices: Choices,
-    without: Collection[str],
-    random_state: int,
-    trials: list[Trial],
+    scene: Scene, choices: Choices, without: Collection[str], random_state: int, trials: list[Trial]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the terms of both parts that held-out choices speak for."""
     rng, K, c = np.random.default_rng(random_state), choices.n_clusters, scene.covariates.shape[1]

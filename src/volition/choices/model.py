@@ -15,13 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from volition.autonomy import (
-    Chunk,
-    SoftmaxTransition,
-    StayOrLeave,
-    Transition,
-    barred,
-)
+from volition.autonomy import Chunk, SoftmaxTransition, StayOrLeave, Transition, barred
 from volition.choices.ranked import ranks
 from volition.choices.terms import KINDS, Basis, Term, View, named
 from volition.costs import Cost

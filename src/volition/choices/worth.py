@@ -90,12 +90,7 @@ class Direct(NamedTuple):
 
 
 def direct(
-    fit: ChoiceFit,
-    X: Any,
-    cost: Any,
-    weight: Any,
-    centers: FloatArray,
-    policy: Any,
+    fit: ChoiceFit, X: Any, cost: Any, weight: Any, centers: FloatArray, policy: Any
 ) -> Direct:
     """Return what the model expects of these centres and prescriptions.
 
