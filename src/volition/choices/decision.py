@@ -50,9 +50,7 @@ def doubts_about(checks: Sequence[Check], reach: Reach, n_choices: int) -> list[
     failed = [check for check in checks if check.failed and not check.order]
     if failed:
         more = len(failed) - 1
-        others = (
-            f", and {more} more check{'s' * (more > 1)} fail{'s' * (more == 1)}" if more else ""
-        )
+        others = f", and {more} more check{'s' * (more > 1)} fail{'s' * (more == 1)}" * (more > 0)
         found.append(
             f"The log contradicts the model: {failed[0].finding} (by chance, in "
             f"{_often(failed[0])}{others})."
@@ -74,18 +72,15 @@ def doubts_about(checks: Sequence[Check], reach: Reach, n_choices: int) -> list[
 
 def order_matters(checks: Sequence[Check]) -> list[str]:
     """Return a sentence if rows of the log depend on those before them, else nothing."""
-    failed = sorted((check for check in checks if check.order and check.failed), key=_chance)
+    failed = [check for check in checks if check.order and check.failed]
     if not failed:
         return []
+    worst = min(failed, key=lambda check: check.p_value)
     return [
-        f"The order of the log matters: {failed[0].finding} (by chance, in {_often(failed[0])}). "
+        f"The order of the log matters: {worst.finding} (by chance, in {_often(worst)}). "
         "Another plan makes other sequences than the log has, so what it would cost cannot be told "
         "from the log, not even at today's centres."
     ]
-
-
-def _chance(check: Check) -> float:
-    return check.p_value
 
 
 def _often(check: Check) -> str:
@@ -185,10 +180,7 @@ def _without_labels(fit: ChoiceFit) -> ChoiceFit:
     """Return the fit in which no centre has a role of its own, all else being the same."""
     model, parts = fit.model.without_labels(), []
     for part, values in zip((fit.stay, fit.away), (model.stay, model.away), strict=True):
-        rows = np.concatenate([np.zeros(0, int), *(_numbers(part.places[term]) for term in values)])
+        numbers = np.arange(len(part.coefficients))
+        rows = np.concatenate([np.zeros(0, int), *(numbers[part.places[term]] for term in values)])
         parts.append(Part.of(values, part.covariance[np.ix_(rows, rows)], part.n_rows))
     return fit._replace(model=model, stay=parts[0], away=parts[1])
-
-
-def _numbers(where: slice) -> np.ndarray:
-    return np.arange(where.start, where.stop)

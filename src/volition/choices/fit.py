@@ -156,50 +156,34 @@ def fit_choices(
     -------
     ChoiceFit
     """
-    # Matrices are small here: more threads would only wait for each other.
-    with threadpool_limits(1, "blas"):
-        fit = _fit(X, choices, cost, cost_unit, covariates, family, without, random_state)
-    if hold:
-        seen = seen_costs(X, choices, cost, cost_unit)
-        fit = fit._replace(model=fit.model.within(seen))
-    return fit
-
-
-def _fit(
-    X: FloatArray,
-    choices: Choices,
-    cost: Cost,
-    cost_unit: float,
-    covariates: FloatArray | None,
-    family: Any,
-    without: Collection[str],
-    random_state: int,
-) -> ChoiceFit:
+    check_family(family)
     Z = np.zeros((len(X), 0)) if covariates is None else covariates
     terms = FAMILIES.get(family) if isinstance(family, str) else family
-    needs = {"patches"} if terms is None else _needs(*terms)
-    basis = make_basis(X, Z) if "patches" in needs else None
-    scene = make_scene(X, choices, cost, cost_unit, Z, basis)
     trials: list[Trial] = []
-    stay, away = terms or _choose(scene, choices, without, random_state, trials)
-    needs = _needs(stay, away)
-    if basis is None and "patches" in needs:
-        raise ValueError("The term 'place' needs entities at four different places at least.")
-    if Z.shape[1] == 0 and "covariates" in needs:
-        raise ValueError("A term asks for covariates, but none are given.")
-    if choices.n_clusters < 3:
-        away = ()  # there is one other cluster, or none
-    staying = _fit_part("stay", stay, scene, choices)
-    leaving = _fit_part("away", away, scene, choices)
+    # Matrices are small here: more threads would only wait for each other.
+    with threadpool_limits(1, "blas"):
+        basis = make_basis(X, Z) if terms is None or "patches" in _needs(*terms) else None
+        scene = make_scene(X, choices, cost, cost_unit, Z, basis)
+        if terms is None:
+            terms = _choose(scene, choices, without, random_state, trials)
+        needs = _needs(*terms)
+        if basis is None and "patches" in needs:
+            raise ValueError("The term 'place' needs entities at four different places at least.")
+        if Z.shape[1] == 0 and "covariates" in needs:
+            raise ValueError("A term asks for covariates, but none are given.")
+        stay = _fit_part("stay", terms[0], scene, choices)
+        # With fewer than three clusters there is one other, or none.
+        away = _fit_part("away", terms[1] if choices.n_clusters > 2 else (), scene, choices)
     model = ChoiceAutonomy(
-        staying.by_term(),
-        leaving.by_term(),
+        stay.by_term(),
+        away.by_term(),
         cost_unit=cost_unit,
         n_clusters=choices.n_clusters,
         covariates=covariates if needs & {"covariates", "patches"} else None,
         basis=basis if "patches" in needs else None,
+        seen=seen_costs(X, choices, cost, cost_unit) if hold else None,
     )
-    return ChoiceFit(model, staying, leaving, trials, len(choices.entities))
+    return ChoiceFit(model, stay, away, trials, len(choices.entities))
 
 
 def _needs(stay: Sequence[str], away: Sequence[str]) -> set[str]:
@@ -269,8 +253,8 @@ def _choose(
     most = max(FEWEST_ROWS, CHOSEN_BY // K)
     if len(rows) > most:
         rows = rng.choice(rows, most, replace=False)
-    lacking = {"covariates"} if c == 0 else set()
-    lacking |= {"patches"} if scene.place.shape[1] == 0 else set()
+    known = {"covariates": c, "patches": scene.place.shape[1]}
+    lacking = {what for what, number in known.items() if number == 0}
     scene, realized, everyone = scene.take(rows), choices.realized[rows], choices.entities[rows]
     # All choices of an entity are in one fold: what holds is to hold for others.
     fold = rng.integers(0, FOLDS, choices.entities.max() + 1)[everyone]
@@ -405,15 +389,12 @@ def distance_autonomy(fit: ChoiceFit) -> DistanceAutonomy:
 
     A negative slope of the distance has no place in the family and counts as none.
     """
-    stay, away = fit.model.stay, fit.model.away
-    if set(stay) != {"constant"} or not set(away) <= {"pair", "entity"}:
+    stay, away = FAMILIES["distance"]
+    if fit.stay.terms != stay or not set(fit.away.terms) <= set(away):
         raise ValueError(f"{fit.model!r} is not of the family 'distance'.")
-    pair, entity = (
-        max(0.0, -float(away[name][0])) / fit.model.cost_unit if name in away else 0.0
-        for name in ("pair", "entity")
-    )
-    kappa = 1 / (1 + math.exp(float(stay["constant"][0])))
+    slopes = {term: float(value[0]) for term, value in fit.model.away.items()}
+    pair, entity = (max(0.0, -slopes.get(term, 0.0)) / fit.model.cost_unit for term in away)
+    kappa = 1 / (1 + math.exp(float(fit.stay.coefficients[0])))
     if pair == 0:
-        zeta, T = 0.0, 1 / entity if entity else 1.0
-        return DistanceAutonomy(kappa, 1.0 if entity else 0.0, zeta, T)
+        return DistanceAutonomy(kappa, float(entity > 0), 0.0, 1 / entity if entity else 1.0)
     return DistanceAutonomy(kappa, entity / pair, 1.0, 1 / pair)
