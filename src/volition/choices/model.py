@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from volition.autonomy import Chunk, SoftmaxTransition, StayOrLeave, Transition, barred
-from volition.choices.ranked import ranks
+from volition.choices.ranked import CLASSES, ranks
 from volition.choices.terms import KINDS, Basis, Term, View, named
 from volition.costs import Cost
 
@@ -87,7 +87,7 @@ class ChoiceAutonomy(StayOrLeave):
         self.depends_on_centers = any(term.follows_centers for term in terms)
         self.interchangeable = not any(term.labelled for term in terms)
         self._joint = next((term for term in leaving if term.joint), None)
-        self.numbers_per_pair = max((term.numbers_per_pair for term in terms), default=1)
+        self.numbers_per_pair = 1 if self._joint is None else CLASSES
         if not self.interchangeable and n_clusters is None:
             raise ValueError("n_clusters is needed where clusters have roles of their own.")
 

@@ -95,7 +95,8 @@ class Term(ABC):
     words: str
     plainer: str | None = None
 
-    #: what there is one coefficient for each of: clusters, ranks, knots, covariates, patches
+    #: what there is one coefficient for each of: clusters, ranks, knots, or what the view has of
+    #: entities (covariates, patches)
     per: ClassVar[tuple[str, ...]] = ()
     #: weight of the square of a coefficient in a fit: slopes are all but free, others are drawn a
     #: little towards none
@@ -109,8 +110,6 @@ class Term(ABC):
     #: whether it depends on entity, prescribed and alternative at once: then only its `transition`
     #: can average over alternatives, and it does not go with terms about pairs
     joint: ClassVar[bool] = False
-    #: numbers that its transition holds at a time for one entity and one centre
-    numbers_per_pair: ClassVar[int] = 1
 
     @property
     def part(self) -> str:
@@ -229,7 +228,7 @@ class RankTable(Rank):
     """A number for each rank of the prescribed centre and of the alternative among the others."""
 
     per = ("ranks", "ranks")
-    joint, numbers_per_pair = True, CLASSES
+    joint = True
 
     def columns(self, view: View) -> Columns:
         mine = view.prescribed_rank
@@ -246,10 +245,16 @@ class Covariates(Term):
     per: ClassVar[tuple[str, ...]] = ("covariates",)
 
     def columns(self, view: View) -> Columns:
-        return [(c, column[:, None]) for c, column in enumerate(view.covariates.T)]
+        return [(c, column[:, None]) for c, column in enumerate(getattr(view, self.per[0]).T)]
 
     def value(self, theta: Tensor, view: View) -> Tensor:
-        return (view.covariates @ theta)[:, None]
+        return (getattr(view, self.per[0]) @ theta)[:, None]
+
+
+class Place(Covariates):
+    """A coefficient for each patch of the space of features and covariates."""
+
+    per, ridge = ("patches",), 0.1
 
 
 class CovariateSlopes(Covariates):
@@ -275,18 +280,6 @@ class CovariateClusters(Covariates):
 
     def value(self, theta: Tensor, view: View) -> Tensor:
         return view.covariates @ theta.reshape(view.covariates.shape[1], -1)
-
-
-class Place(Covariates):
-    """A coefficient for each patch of the space of features and covariates."""
-
-    per, ridge = ("patches",), 0.1
-
-    def columns(self, view: View) -> Columns:
-        return super().columns(view._replace(covariates=view.patches))
-
-    def value(self, theta: Tensor, view: View) -> Tensor:
-        return super().value(theta, view._replace(covariates=view.patches))
 
 
 _OBEYING, _PAIR, _ENTITY = (

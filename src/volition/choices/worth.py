@@ -461,9 +461,9 @@ def reach(fit: ChoiceFit, log: Log, centers: FloatArray, labels: Any) -> Reach:
     moved = float(cost.pairwise(Y, last).diagonal().max())
     if cost.name.startswith("sq"):  # costs are squares of lengths
         moved, usual = math.sqrt(moved), math.sqrt(usual)
-    far = moved / usual if usual else 0.0
-    if np.array_equal(centers, choices.layouts[-1]):
-        far = 0.0  # in floating point, a point may be a little away from itself
+    # In floating point, a point may be a little away from itself.
+    stands = np.array_equal(centers, choices.layouts[-1])
+    far = moved / usual if usual and not stands else 0.0
     unit = fit.model.cost_unit
     seen = fit.model.seen or seen_costs(X, choices, cost, unit)
     D = cost.pairwise(torch.from_numpy(np.asarray(X, dtype=np.float64)), Y).numpy() / unit
