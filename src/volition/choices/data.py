@@ -183,23 +183,24 @@ def make_decisions(
     """
     K = scene.D.shape[1]
     if part == "away":
-        left = np.flatnonzero(realized != scene.prescribed)
-        scene, realized = scene.take(left), realized[left]
-    m, A = len(realized), K if part == "away" else 1
-    kinds, c, M = named(part, terms), scene.covariates.shape[1], scene.place.shape[1]
-    places = places_of({term.name: term.size(K, c, M) for term in kinds})
-    which, values = [], []
-    for term in kinds:
-        for index, value in term.columns(_view(term.about, scene)):
-            which.append(np.broadcast_to(np.asarray(index) + places[term.name].start, (m, A)))
-            values.append(np.broadcast_to(1.0 if value is None else np.asarray(value), (m, A)))
-    index = np.stack(which, axis=2) if which else np.zeros((m, A, 0), int)
-    value = np.stack(values, axis=2) if values else np.zeros((m, A, 0))
-    if part == "stay":
-        index = np.concatenate([index, np.zeros_like(index)], axis=1)
-        value = np.concatenate([value, np.zeros_like(value)], axis=1)
-        open_, chosen = np.ones((m, 2), bool), (realized != scene.prescribed).astype(np.int64)
-    else:
+        rows = np.flatnonzero(realized != scene.prescribed)
+        scene, realized = scene.take(rows), realized[rows]
+    m, kinds, left = len(realized), named(part, terms), realized != scene.prescribed
+    c, M = scene.covariates.shape[1], scene.place.shape[1]
+    sizes = {term.name: term.size(K, c, M) for term in kinds}
+    places = places_of(sizes)
+    columns = [
+        (np.asarray(index) + places[term.name].start, 1.0 if value is None else value)
+        for term in kinds
+        for index, value in term.columns(_view(term.about, scene))
+    ]
+    # Leaving has no terms: its utility is zero.
+    A, counted = (2, 1) if part == "stay" else (K, K)
+    which, values = np.zeros((m, A, len(columns)), np.int64), np.zeros((m, A, len(columns)))
+    for s, (index, value) in enumerate(columns):
+        which[:, :counted, s], values[:, :counted, s] = index, value
+    open_, chosen = np.ones((m, A), bool), left.astype(np.int64)
+    if part == "away":
         open_, chosen = np.arange(K) != scene.prescribed[:, None], realized
-    ridge = np.repeat([term.ridge for term in kinds], [term.size(K, c, M) for term in kinds])
-    return Decisions(index, value, open_, chosen, np.ones(m), len(ridge)), ridge, places
+    ridge = np.repeat([term.ridge for term in kinds], list(sizes.values()))
+    return Decisions(which, values, open_, chosen, np.ones(m), len(ridge)), ridge, places

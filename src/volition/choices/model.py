@@ -222,14 +222,13 @@ class ChoiceAutonomy(StayOrLeave):
         D, rows = chunk.D / self.cost_unit, chunk.rows
         Z = np.zeros((len(D), 0)) if self.covariates is None else self.covariates[rows]
         covariates = torch.as_tensor(Z, dtype=D.dtype, device=D.device)
-        view = View(torch.arange(D.shape[1], device=D.device), D, covariates=covariates)
-        if "ranks" in self._needs:
-            view = view._replace(rank=ranks(D))
+        rank = ranks(D) if "ranks" in self._needs else None
+        patches = None
         if "patches" in self._needs:
             assert self.basis is not None
-            U = torch.cat([chunk.X + chunk.origin, covariates], 1)
-            view = view._replace(patches=self.basis(U))
-        return view
+            patches = self.basis(torch.cat([chunk.X + chunk.origin, covariates], 1))
+        cluster = torch.arange(D.shape[1], device=D.device)
+        return View(cluster, D, rank=rank, covariates=covariates, patches=patches)
 
     def _held(self, view: View, about: str) -> View:
         """Return the view with costs that are held at the ends of what was seen."""
