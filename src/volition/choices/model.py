@@ -17,7 +17,7 @@ from torch import Tensor
 
 from volition.autonomy import Chunk, SoftmaxTransition, StayOrLeave, Transition, barred
 from volition.choices.ranked import CLASSES, ranks
-from volition.choices.terms import KINDS, Basis, Term, View, named
+from volition.choices.terms import TERMS, Basis, Term, View, named
 from volition.costs import Cost
 
 
@@ -77,7 +77,7 @@ class ChoiceAutonomy(StayOrLeave):
         self._about = {
             "stay": staying,
             "entity": [term for term in leaving if term.about == "entity"],
-            "pair": [term for term in KINDS if term in leaving and term.about == "pair"],
+            "pair": [t for t in TERMS["away"].values() if t in leaving and t.about == "pair"],
         }
         self._needs = set().union(*(term.needs for term in terms))
         self._covariates_asked = "covariates" in self._needs or (
