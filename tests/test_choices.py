@@ -48,8 +48,9 @@ from volition.choices.data import make_basis, make_decisions, make_scene
 from volition.choices.decision import MOVED
 from volition.choices.fit import _forward
 from volition.choices.logit import Decisions, fit_logit, log_likelihoods, scores
-from volition.choices.model import KNOTS, PAIRED, term_size
 from volition.choices.ranked import RankedTransition, ranks
+from volition.choices.terms import KNOTS
+from volition.choices.terms import TERMS as KINDS
 from volition.choices.worth import expected_costs, propensities
 from volition.costs import SquaredEuclidean
 from volition.datasets import load_four_groups
@@ -185,8 +186,8 @@ def test_choices_that_are_certain_do_not_blow_up():
 def random_model(rng, stay, away, K, covariates, basis):
     c, M = covariates.shape[1], len(basis.places)
     return ChoiceAutonomy(
-        {term: rng.standard_normal(term_size("stay", term, K, c, M)) for term in stay},
-        {term: 2 * rng.standard_normal(term_size("away", term, K, c, M)) for term in away},
+        {term: rng.standard_normal(KINDS["stay"][term].size(K, c, M)) for term in stay},
+        {term: 2 * rng.standard_normal(KINDS["away"][term].size(K, c, M)) for term in away},
         cost_unit=0.3,
         n_clusters=K,
         covariates=covariates,
@@ -342,7 +343,7 @@ def test_models_are_saved_and_loaded(tmp_path, stay, away):
 
 
 def test_a_model_says_what_it_cannot_serve():
-    with pytest.raises(ValueError, match="no term 'distance'"):
+    with pytest.raises(ValueError, match="no stay term 'distance'"):
         ChoiceAutonomy({"distance": [1.0]}, {})
     with pytest.raises(ValueError, match="'pair' does not go with 'rank'"):
         ChoiceAutonomy({}, {"rank": np.zeros(16), "pair": [1.0]})
@@ -450,7 +451,7 @@ def test_the_family_can_be_told():
     with pytest.raises(ValueError, match="not of the family 'distance'"):
         distance_autonomy(own)
     assert set(STAY) >= {"constant"}
-    assert set(AWAY) >= PAIRED
+    assert set(AWAY) >= {"pair", "entity"}
     assert KNOTS > 2
 
 

@@ -82,10 +82,15 @@ def fit_loyalty(choices: Choices, p: FloatArray, n: int) -> FloatArray:
 
 def shares_of_others(choices: Choices, p: FloatArray, loyalty: FloatArray) -> FloatArray:
     """Return how likely it is of each choice, (m,), that it was not one of loyalty."""
+    free, both = _mixed(choices, p, loyalty)
+    return free / np.maximum(both, 1e-300)
+
+
+def _mixed(choices: Choices, p: FloatArray, loyalty: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return how likely choices are without loyalty coming into play, and at all."""
     mine = loyalty[choices.entities]
     free = (1 - mine.sum(1)) * p
-    both = free + mine[np.arange(len(p)), choices.realized]
-    return free / np.maximum(both, 1e-300)
+    return free, free + mine[np.arange(len(p)), choices.realized]
 
 
 def loyalty_if_clear(choices: Choices, p: FloatArray, n: int) -> FloatArray | None:
@@ -100,8 +105,7 @@ def loyalty_if_clear(choices: Choices, p: FloatArray, n: int) -> FloatArray | No
     held = np.random.default_rng(0).permutation(np.arange(len(p)) % HELD_OUT) == 0
     found = fit_loyalty(choices.take(~held), p[~held], n)
     judges = choices.take(held)
-    mine = found[judges.entities]
-    new = (1 - mine.sum(1)) * p[held] + mine[np.arange(len(mine)), judges.realized]
+    _, new = _mixed(judges, p[held], found)
     new, old = (np.log(np.maximum(values, 1e-300)) for values in (new, p[held]))
     if not clearly_better(new, old, judges.entities):
         return None

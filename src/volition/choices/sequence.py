@@ -94,12 +94,10 @@ def memory(
     >>> of(~again) < 1e-6
     True
     """
-    nothing = (0.0, 1.0)
-    K = choices.n_clusters
-    who = choices.entities * len(choices.layouts) + choices.layout
+    K, who = choices.n_clusters, choices.entities * len(choices.layouts) + choices.layout
     rows = _that_come_again(who, used.shape[1])
     if len(rows) == 0:
-        return nothing, nothing
+        return (0.0, 1.0), (0.0, 1.0)
     part = np.unique(_parts(choices)[rows], return_inverse=True)[1]
     w, j, r, u = who[rows], choices.prescribed[rows], obeyed[rows], used[rows]
     answer_to = np.unique(w * K + j, return_inverse=True)[1]
