@@ -450,14 +450,44 @@ def test_a_trial_of_many_of_all_entities_is_as_sure_as_it_says(m):
     shares = np.full(300, 1 / 300)
     for _ in range(400):
         order = np.concatenate([rng.permutation(300) for _ in range(4)])[:m]
-        who = drawn_twice(order, 300)
+        who, again = drawn_twice(order, shares)
         paid = mean[who] + 0.5 * rng.standard_normal(len(who))
-        found, error = estimate(paid, np.ones(len(who)), 1.0, who, shares)
+        found, error = estimate(paid, np.ones(len(who)), 1.0, who, shares, again)
         hits.append(found.low <= mean.mean() <= found.high)
         widths.append(error)
     assert 0.91 <= np.mean(hits) <= 0.985
     if m == 900:  # all were asked alike: only chance within entities is left
         assert np.mean(widths) == pytest.approx(0.5 / 30, rel=0.1)
+
+
+def evenly(rng, shares, m):
+    """Draw as a learner does: in proportion to shares, spread over a random order."""
+    order = rng.permutation(len(shares))
+    places = (np.arange(m) + rng.random()) / m
+    at = np.searchsorted(np.cumsum(shares[order]), places, "right").clip(max=len(shares) - 1)
+    return rng.permutation(order[at])
+
+
+@pytest.mark.parametrize(
+    ("light", "heavy", "share", "m"),
+    [(650, 10, 0.5, 1333), (490, 10, 0.5, 1333), (200, 20, 0.8, 400), (100, 5, 0.5, 266)],
+)
+def test_a_trial_is_as_sure_as_it_says_where_few_heavy_entities_obey(light, heavy, share, m):
+    """Half of the questions are about heavy entities, whose answers never differ by chance."""
+    rng, hits = np.random.default_rng(0), []
+    n = light + heavy
+    shares = np.concatenate([np.full(light, (1 - share) / light), np.full(heavy, share / heavy)])
+    cost = squared(rng.uniform(0, 10, (n, 2)), np.array([[2.0, 5.0], [8.0, 5.0]]))
+    near, far = cost.min(1), cost.max(1)
+    overrides = np.where(np.arange(n) < light, 0.5, 0.0)
+    truth = shares @ (near + overrides * (far - near))
+    for _ in range(300):
+        who, again = drawn_twice(evenly(rng, shares, m), shares)
+        paid = np.where(rng.random(m) < overrides[who], far[who], near[who])
+        paid[rng.random(m) < 0.05] = np.nan  # some do not answer
+        found, _ = estimate(paid, near[who], float(shares @ near), who, shares, again)
+        hits.append(found.low <= truth <= found.high)
+    assert 0.9 <= np.mean(hits) <= 0.98  # from answers of whoever was asked twice: 0.4 to 0.87
 
 
 def test_answers_that_are_all_as_expected_are_no_proof_that_others_never_come():

@@ -550,7 +550,8 @@ class Learner(ClusterMixin, BaseEstimator):
         on_batch: Callable[[Learner], Any] | None,
     ) -> tuple[Tried, str | None]:
         """Ask about a plan; return what it has cost, and what has stopped it, if anything has."""
-        entities = drawn_twice(self._draw_entities(n), int((self._weight > 0).sum()))
+        shares = self._weight / self._weight.sum()
+        entities, again = drawn_twice(self._draw_entities(n), shares)
         stopped = None
         paid = np.full(n, np.nan)
         for lo in range(0, n, TRIED_AT_ONCE):
@@ -566,14 +567,13 @@ class Learner(ClusterMixin, BaseEstimator):
                 stopped = CTRL_C
             if stopped is not None:
                 break
-        here = np.isfinite(paid)
-        self.n_answers_ += int(here.sum())
+        self.n_answers_ += int(np.isfinite(paid).sum())
         x, y = torch.from_numpy(self._X), torch.from_numpy(plan.centers)
         with torch.no_grad():
             obeying = self._cost.each(x, y[torch.from_numpy(plan.labels.clip(0))][:, None])
         control = obeying[:, 0].numpy()
-        shares, who = self._weight / self._weight.sum(), entities[here]
-        seen = estimate(paid[here], control[who], float(shares @ control), who, shares)
+        mean = float(shares @ control)
+        seen = estimate(paid, control[entities], mean, entities, shares, again)
         return Tried(plan.name, *seen), stopped
 
     def _finish(self, thoroughly: bool) -> None:
