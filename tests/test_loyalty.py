@@ -65,6 +65,34 @@ def test_a_population_answers_by_it():
     assert np.abs(seen - table()[who, told]).max() < 6 * np.sqrt(0.25 / 400)
 
 
+@pytest.mark.parametrize("named", [False, True])
+def test_groups_of_entities_keep_their_own_loyalties(named):
+    """Entities of a group are computed together; each must still have its own row of loyalty."""
+    rng, n, K = np.random.default_rng(0), 120, 3
+    X, Y = rng.uniform(0, 10, (n, 2)), rng.uniform(0, 10, (K, 2))
+    group, weight = rng.integers(0, 2, n), rng.random(n)
+    P = rng.dirichlet(np.ones(K), (2, K))
+    held = 0.5 * np.eye(K)[rng.integers(0, K, n)]
+    names = np.array(["day", "night"])
+    others = FixedAutonomy(dict(zip(names.tolist(), P, strict=True)) if named else P)
+    model, groups = LoyalAutonomy(others, held), names[group] if named else group
+    table = RowAutonomy(0.5 * P[group] + held[:, None])
+    problem = Problem(X, autonomy=model, groups=groups, sample_weight=weight)
+    same = Problem(X, autonomy=table, sample_weight=weight)
+    assert np.allclose(problem.expected_costs(Y), same.expected_costs(Y))
+    assert np.isclose(problem.distortion(Y), same.distortion(Y))
+    j = rng.integers(0, K, n)
+    assert np.allclose(problem.conditional(Y, j), table.p[np.arange(n), j])
+    some = rng.permutation(n)[:50]
+    few, few_same = (one.subset(some, weight[some]) for one in (problem, same))
+    assert np.allclose(few.expected_costs(Y), few_same.expected_costs(Y))
+    fitted = AutonomyAwareClustering(K, autonomy=model, random_state=0)
+    fitted.fit(X, groups=groups, sample_weight=weight)
+    costs = same.expected_costs(fitted.cluster_centers_)
+    assert np.array_equal(fitted.labels_, costs.argmin(1))
+    assert np.isclose(fitted.distortion_, weight @ costs.min(1) / weight.sum())
+
+
 @pytest.mark.parametrize(
     ("loyalty", "said"),
     [
