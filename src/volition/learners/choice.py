@@ -306,7 +306,7 @@ class ChoiceClustering(StagedLearner):
             Their features.
         sample_weight : array of shape (m,) or number, optional
             Weights on the scale on which the mean weight of the first entities is one.
-        covariates : array of shape (m, c)
+        covariates : array of shape (m, c) or DataFrame
             Needed where the others have them.
 
         Returns
@@ -480,7 +480,7 @@ class ChoiceClustering(StagedLearner):
         ----------
         X : array of shape (m, d), optional
             Entities; those of the fit by default.
-        covariates : array of shape (m, c), optional
+        covariates : array of shape (m, c) or DataFrame, optional
             Theirs, where choices depend on them.
         """
         if X is None:
@@ -493,7 +493,7 @@ class ChoiceClustering(StagedLearner):
         Parameters
         ----------
         X : array of shape (m, d)
-        covariates : array of shape (m, c), optional
+        covariates : array of shape (m, c) or DataFrame, optional
             Needed where choices depend on them.
 
         Returns
