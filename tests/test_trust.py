@@ -19,11 +19,11 @@ from volition import (
     load_model,
     save_model,
 )
-from volition.choices import Choices
+from volition.choices import Choices, fit_choices
 from volition.choices.checks import dependence, lack_of_fit
 from volition.choices.decision import BEST, MOVED, NEAREST, TODAY
 from volition.choices.sequence import crowds, memory, told_again
-from volition.choices.worth import Log, expected_costs, seen_cost
+from volition.choices.worth import ExpectedCosts, Log, compare, expected_costs, seen_cost
 from volition.costs import SquaredEuclidean
 from volition.datasets import load_four_groups
 from volition.learners.trial import drawn_twice, estimate, reserve
@@ -440,6 +440,37 @@ def test_days_widen_what_was_seen():
             hits[days] += seen.low <= truth <= seen.high
     assert hits[True] >= 88
     assert hits[False] < 80
+
+
+@pytest.mark.parametrize(("moves", "parts"), [(1, 24), (3, 8), (4, 6), (6, 4), (12, 2)])
+def test_days_count_where_the_last_centres_stood_for_few_of_them(moves, parts):
+    """24 days, on which 1 or 7 in 10 leave; the centres move a little now and then."""
+    places, m, hits = np.array([[2.0, 5.0], [8.0, 5.0]]), 2400, 0
+    row = np.arange(m)
+    layouts = np.stack([places + 0.01 * (moves - 1 - number) for number in range(moves)])
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        town = rng.uniform(0, 10, (300, 2))
+        entity, told = rng.integers(0, 300, m), rng.integers(0, 2, m)
+        leaves = rng.random(m) < rng.choice([0.1, 0.7], 24)[row * 24 // m]
+        used = np.where(leaves, 1 - told, told)
+        D = squared(town, places)
+        costs = ExpectedCosts(0.6 * D + 0.4 * D[:, ::-1], 0.24 * (D - D[:, ::-1]) ** 2)
+        choices = Choices(entity, told, used, row * moves // m, layouts)
+        log = Log(town, SquaredEuclidean(), None, choices, np.full(m, 0.5))
+        near = D.argmin(1)
+        seen = seen_cost(log, costs, near, days=True)
+        truth = float((costs.mean.mean(1) - costs.mean[np.arange(300), near]).mean())
+        if parts < 5:
+            assert np.isnan([seen.saving.low, seen.robust.low, seen.weighted.low]).all()
+            fit = fit_choices(town, choices, SquaredEuclidean(), 10.0, family=(("constant",), ()))
+            options = {TODAY: (layouts[-1], None), NEAREST: (layouts[-1], near)}
+            today, nearest = compare(fit, log, options, costs=costs, days=True)
+            assert (today.basis, nearest.basis) == ("seen", "guess")
+            assert np.isnan([today.expected.low, nearest.expected.low, nearest.saving.low]).all()
+            return
+        hits += seen.saving.low <= truth <= seen.saving.high
+    assert hits >= 54
 
 
 @pytest.mark.parametrize("m", [150, 400, 900])
