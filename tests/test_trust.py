@@ -20,7 +20,7 @@ from volition import (
     save_model,
 )
 from volition.choices import Choices, fit_choices
-from volition.choices.checks import dependence, lack_of_fit
+from volition.choices.checks import check_model, dependence, lack_of_fit
 from volition.choices.decision import BEST, MOVED, NEAREST, TODAY
 from volition.choices.sequence import crowds, memory, told_again
 from volition.choices.worth import ExpectedCosts, Log, compare, expected_costs, seen_cost
@@ -411,6 +411,49 @@ def test_crowds_are_found_where_obeying_depends_on_them(window):
     log = Choices(np.arange(4000) % 500, told, np.where(obeys, told, 0), zero, np.zeros((1, 4, 2)))
     assert crowds(obeys - obeys.mean(), log)[1] < 1e-4
     assert crowds(rng.permutation(obeys) - obeys.mean(), log)[1] > 0.002
+
+
+def log_of_habits(seed, by_entity):
+    """Return a log of entities that are mostly told the same, and obey more or less often."""
+    rng = np.random.default_rng(seed)
+    home, overrides = rng.integers(0, 4, 150), 0.6 * rng.random(150)
+    who = rng.integers(0, 150, 3000)
+    who = np.sort(who) if by_entity else who
+    told = np.where(rng.random(3000) < 0.8, home[who], rng.integers(0, 4, 3000))
+    used = np.where(rng.random(3000) < overrides[who], (told + 1) % 4, told)
+    log = Choices(who, told, used, 0 * who, np.arange(8.0).reshape(1, 4, 2))
+    return log, (used == told) - (1 - overrides.mean())
+
+
+@pytest.mark.parametrize("by_entity", [False, True])
+def test_an_entity_is_no_crowd_of_its_own(by_entity):
+    p_values = [
+        crowds(obeyed, log)[1] for log, obeyed in (log_of_habits(s, by_entity) for s in range(150))
+    ]
+    assert (
+        np.mean(np.array(p_values) < 0.05) < 0.11
+    )  # with its own rows in the count: 0.3, if sorted
+    assert kstest(p_values, "uniform").pvalue > 1e-3
+
+
+def test_a_log_that_is_sorted_by_entity_has_no_order_of_time():
+    X = np.random.default_rng(0).uniform(0, 8, (150, 2))
+    names = []
+    for order in ("time", "entity", "prescribed"):
+        log, _ = log_of_habits(0, False)
+        if order != "time":
+            keys = (log.prescribed, log.entities) if order == "prescribed" else (log.entities,)
+            log = log.take(np.lexsort(keys))
+        fit = fit_choices(X, log, SquaredEuclidean(), 10.0, family=(("constant",), ("cluster",)))
+        found = check_model(fit, X, log, SquaredEuclidean(), np.full(3000, 0.25))
+        names.append({check.name for check in found})
+    time, entity, prescribed = names
+    assert time - entity == {"the same part of the log", "how many were sent there before"}
+    assert entity - prescribed == {
+        "what the entity was told before",
+        "what the entity did before",
+        "told the same again",
+    }
 
 
 def test_days_widen_what_was_seen():

@@ -20,7 +20,13 @@ from sklearn.cluster import KMeans
 from volition.choices.data import Choices, parts_of, predicted
 from volition.choices.fit import FOLDS, ChoiceFit, refit
 from volition.choices.ranked import CLASSES, ranks
-from volition.choices.sequence import crowds, memory, told_again
+from volition.choices.sequence import (
+    crowds,
+    memory,
+    sorted_by_entity,
+    sorted_by_prescription,
+    told_again,
+)
 from volition.choices.worth import ExpectedCosts, Log, as_policy, expected_costs, seen_cost
 from volition.validation import FloatArray
 
@@ -106,30 +112,37 @@ def check_model(
             "some entities override much more often than others, and the model does not know which",
         ),
     ]  # fmt: skip
-    found.append(
-        Check(
-            DAYS, *dependence(used, grouped, parts_of(len(rows))),
-            "behaviour changes from one part of the log to another, as between days",
-        )
-    )  # fmt: skip
-    found += _order_checks(used, obeyed, choices, group)
-    if propensity is not None:
-        found.append(
-            Check(
-                "told the same again", *told_again(obeyed, choices, propensity),
-                "whether an entity obeys depends on whether it was told the same the time before",
-                True,
-            )
-        )  # fmt: skip
+    grouped_rows = sorted_by_entity(choices)
+    if not grouped_rows:
+        found += _time_checks(used, grouped, obeyed, choices)
+    if not (grouped_rows and sorted_by_prescription(choices)):
+        found += _memory_checks(used, obeyed, choices, group, propensity)
     return sorted(found, key=lambda check: check.p_value)
 
 
-def _order_checks(
-    used: FloatArray, obeyed: FloatArray, choices: Choices, group: Any
+def _time_checks(
+    used: FloatArray, grouped: FloatArray, obeyed: FloatArray, choices: Choices
 ) -> list[Check]:
-    """Compare rows with those before them: of the same entity, and of others."""
-    told, did = memory(used, obeyed, choices, group)
+    """Compare rows with those of others about the same time."""
     return [
+        Check(
+            DAYS, *dependence(used, grouped, parts_of(len(used))),
+            "behaviour changes from one part of the log to another, as between days",
+        ),
+        Check(
+            "how many were sent there before", *crowds(obeyed, choices),
+            "whether an entity obeys depends on how many others were sent to that centre shortly "
+            "before", True,
+        ),
+    ]  # fmt: skip
+
+
+def _memory_checks(
+    used: FloatArray, obeyed: FloatArray, choices: Choices, group: Any, propensity: Any
+) -> list[Check]:
+    """Compare rows with those of the same entity before them."""
+    told, did = memory(used, obeyed, choices, group)
+    found = [
         Check(
             "what the entity was told before", *told,
             "whether an entity obeys depends on what it was told the time before", True,
@@ -138,12 +151,16 @@ def _order_checks(
             "what the entity did before", *did,
             "what an entity does depends on what it did the time before", True,
         ),
-        Check(
-            "how many were sent there before", *crowds(obeyed, choices),
-            "whether an entity obeys depends on how many others were sent to that centre shortly "
-            "before", True,
-        ),
     ]  # fmt: skip
+    if propensity is not None:
+        found.append(
+            Check(
+                "told the same again", *told_again(obeyed, choices, propensity),
+                "whether an entity obeys depends on whether it was told the same the time before",
+                True,
+            )
+        )  # fmt: skip
+    return found
 
 
 def _groups(K: int) -> Any:
