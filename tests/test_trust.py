@@ -430,9 +430,7 @@ def test_an_entity_is_no_crowd_of_its_own(by_entity):
     p_values = [
         crowds(obeyed, log)[1] for log, obeyed in (log_of_habits(s, by_entity) for s in range(150))
     ]
-    assert (
-        np.mean(np.array(p_values) < 0.05) < 0.11
-    )  # with its own rows in the count: 0.3, if sorted
+    assert np.mean(np.array(p_values) < 0.05) < 0.11  # with own rows: 0.3
     assert kstest(p_values, "uniform").pvalue > 1e-3
 
 

@@ -1033,8 +1033,10 @@ class Learner(ClusterMixin, BaseEstimator):
         self.labels_, self.distortion_ = tensors["labels"].copy(), header["distortion"]
         self._concluded = header["concluded"]
         self.stop_reason_, self.interrupted_ = header["ended"]
-        self.tried_ = [Tried(name, Estimate(*e), error) for name, e, error in header["tried"]]
-        self.kept_, self.believed_ = header["kept"]
+        self.tried_ = [
+            Tried(name, Estimate(*e), error) for name, e, error in header.get("tried", ())
+        ]
+        self.kept_, self.believed_ = header.get("kept", (LEARNED, math.nan))
 
     def _check_asks(self) -> None:
         """Raise unless there is something to ask, tell or change."""

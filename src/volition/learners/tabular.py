@@ -733,7 +733,7 @@ class TabularClustering(Learner):
 
     def _restore(self, numbers: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
         theirs = {k: arrays.pop(k) for k in list(arrays) if k.startswith(HEIR)}
-        if numbers["successor"] is not None:
+        if numbers.get("successor") is not None:  # files of older versions have none
             header, self._handed_at = numbers["successor"], tuple(numbers["handed_at"])
             params = ChoiceClustering._params_from(header["params"]) | {"metric": self._cost}
             self.successor_ = ChoiceClustering(**params)
@@ -746,9 +746,9 @@ class TabularClustering(Learner):
             self._solved, self._next_check = numbers["solved"], numbers["next_check"]
         else:
             self._batches_at_beta = numbers["batches_at_beta"]
-        if numbers["assumption"] is not None:
+        if numbers.get("assumption") is not None:
             self.assumption_ = Assumption(*numbers["assumption"])
-        if numbers["probe_left"] is not None:
+        if numbers.get("probe_left") is not None:
             left, n_questions = numbers["probe_left"]
             self._probe = Probe(arrays.pop("placements"), n_questions, self._X, self._cost)
             self._probe.left = left
