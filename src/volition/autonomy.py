@@ -42,7 +42,7 @@ class Chunk(NamedTuple):
     X: Tensor  # (n, d), centred: add `origin` for the user's coordinates, as for the centres
     origin: Tensor  # (d,)
     D: Tensor  # (n, K) costs to every centre
-    rows: slice | np.ndarray  # where they stand among all entities
+    rows: slice | np.ndarray  # their numbers among all entities, as these were given
     group: int
 
 
@@ -771,6 +771,11 @@ class LoyalAutonomy(Autonomy):
                 "entities or clusters."
             )
         self.others.check(n_clusters, n_samples)
+
+    @property
+    def labels(self) -> list[Any] | None:
+        """Names of the groups of entities, if the other model has any."""
+        return getattr(self.others, "labels", None)
 
     def group_codes(self, groups: Any, n_samples: int) -> Any:
         return self.others.group_codes(groups, n_samples)

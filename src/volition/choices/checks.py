@@ -20,7 +20,13 @@ from sklearn.cluster import KMeans
 from volition.choices.data import Choices, parts_of, predicted
 from volition.choices.fit import FOLDS, ChoiceFit, refit
 from volition.choices.ranked import CLASSES, ranks, ranks_of_others
-from volition.choices.sequence import crowds, memory, told_again
+from volition.choices.sequence import (
+    crowds,
+    memory,
+    sorted_by_entity,
+    sorted_by_prescription,
+    told_again,
+)
 from volition.choices.worth import ExpectedCosts, Log, as_policy, expected_costs, seen_cost
 from volition.io.serialization import registered
 from volition.validation import FloatArray
@@ -121,13 +127,18 @@ def check_model(
     both, obeyed_or_not = np.stack([stays, 1 - stays], 1), np.stack([obeyed, -obeyed], 1)
     found["the same entity, used centre"] = dependence(used, grouped, who)
     found["the same entity, obeying"] = dependence(obeyed_or_not, both, who)
-    found[DAYS] = dependence(used, grouped, parts_of(len(rows)))
-    told, did = memory(used, obeyed, choices, group)
-    found["what the entity was told before"] = told
-    found["what the entity did before"] = did
-    found["how many were sent there before"] = crowds(obeyed, choices)
-    if propensity is not None:
-        found["told the same again"] = told_again(obeyed, choices, propensity)
+    # Rows in the order of entities say nothing of what others did about the same time; if each
+    # entity's are in the order of prescriptions too, not even of what it did itself.
+    by_entity = sorted_by_entity(choices)
+    if not by_entity:
+        found[DAYS] = dependence(used, grouped, parts_of(len(rows)))
+        found["how many were sent there before"] = crowds(obeyed, choices)
+    if not (by_entity and sorted_by_prescription(choices)):
+        told, did = memory(used, obeyed, choices, group)
+        found["what the entity was told before"] = told
+        found["what the entity did before"] = did
+        if propensity is not None:
+            found["told the same again"] = told_again(obeyed, choices, propensity)
     checks = [
         Check(name, *test, (FINDINGS | ORDER_FINDINGS)[name], name in ORDER_FINDINGS)
         for name, test in found.items()

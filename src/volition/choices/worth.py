@@ -19,7 +19,7 @@ import torch
 from scipy.stats import norm, t
 
 from volition.autonomy import Autonomy
-from volition.choices.data import PARTS, Choices, parts_of, seen_costs
+from volition.choices.data import Choices, parts_of, seen_costs
 from volition.choices.fit import ChoiceFit
 from volition.choices.off_policy import Diagnostics, estimate_off_policy
 from volition.choices.ranked import ranks
@@ -33,6 +33,8 @@ SEEN, MODEL, GUESS = "seen", "model", "guess"
 #: effective rows that an estimate from what was seen needs, and how far the mean weight may be from
 #: one, beyond three standard errors
 FEWEST_ROWS, OFF_BY = 30.0, 0.05
+#: parts of the log at its last centres below which nobody knows how much parts differ
+FEWEST_PARTS = 5
 #: share of choices at costs that were hardly seen above which a plan rests on extrapolation
 TOO_FAR = 0.1
 #: share of the smallest gap between logged centres below which centres are closer than was seen
@@ -223,7 +225,8 @@ def seen_cost(
     level : float
         Of the intervals.
     days : bool
-        Whether rows of one part of the log go together, as well as those of one entity.
+        Whether rows of one part of the log go together, as well as those of one entity. There is
+        no interval where the last centres stood in too few parts.
 
     Returns
     -------
@@ -237,10 +240,14 @@ def seen_cost(
     i, j = now.entities, now.prescribed
     share = _even(now, rho)
     paid = _paid(log, now)
-    # Few parts tell little of how much parts differ: Student's quantile.
-    z = float(t.ppf(0.5 + level / 2, PARTS - 1) if days else norm.ppf(0.5 + level / 2))
+    z, part = float(norm.ppf(0.5 + level / 2)), np.zeros(len(here), dtype=np.int64)
+    if days:
+        # Few parts tell little of how much parts differ: Student's quantile.
+        part = np.unique(parts_of(len(log.choices.entities))[here], return_inverse=True)[1]
+        others = int(part.max())
+        z = float(t.ppf(0.5 + level / 2, others)) if others + 1 >= FEWEST_PARTS else math.nan
     w, left, chance = share / share.sum(), paid - costs.mean[i, j], costs.variance[i, j]
-    together = [i, parts_of(len(log.choices.entities))[here]] if days else [i]
+    together = [i, part] if days else [i]
 
     def empirical(by_row: FloatArray) -> float:
         """Return the variance of a sum of rows, by whatever makes it larger."""
@@ -274,7 +281,10 @@ def seen_cost(
     if np.allclose(v, w, rtol=1e-9) and np.allclose(pi[i, j], 1):
         saving = Interval(0.0, 0.0, 0.0)  # it is what was done
     mean = weighted.self_normalized
-    return Seen(Interval(mean.value, mean.low, mean.high), robust, saving, weighted.diagnostics)
+    plain = Interval(mean.value, mean.low, mean.high)
+    if math.isnan(z):
+        plain, robust = plain.without_ends(), robust.without_ends()
+    return Seen(plain, robust, saving, weighted.diagnostics)
 
 
 def _paid(log: Log, choices: Choices) -> FloatArray:
@@ -373,7 +383,9 @@ def compare(
         if stands:
             seen = seen_cost(log, costs, policy, first[0].noise, days=days)
             seen = seen._replace(robust=seen.robust.not_negative()) if paying else seen
-        misled = order and not (stands and tuple(seen.saving) == (0.0, 0.0, 0.0))
+        done = stands and tuple(seen.saving) == (0.0, 0.0, 0.0)
+        unsure = not math.isnan(seen.robust.value) and math.isnan(seen.robust.low)
+        misled = (order or unsure) and not done
         guessed = doubtful or far or misled or (told and untried(log, centers, policy) > TOO_FAR)
         if misled:
             weighted, robust = seen.weighted.without_ends(), seen.robust.without_ends()

@@ -425,6 +425,10 @@ class AnnealedStrategy(Strategy):
         self.replicas = self.centers[None].copy()
 
     @property
+    def metric_holds(self) -> bool:
+        return False
+
+    @property
     def watches_choices(self) -> bool:
         return False
 

@@ -27,7 +27,8 @@ from volition.learning.trial import (
     plain_is_cheaper,
     plain_plan,
 )
-from volition.population import Population, Prescriptions, Response
+from volition.population import IntArray, Population, Prescriptions, Response
+from volition.validation import FloatArray
 
 #: batches in a row without a single answer after which a population counts as silent
 SILENCE = 20
@@ -226,28 +227,38 @@ class Fit:
     def _tried(self, plan: Plan, n: int) -> Tried:
         """Ask about a plan; return what it has cost."""
         study, entities = self.study, self.study.entities
-        who = drawn_twice(study.strategy.draw_entities(n), len(entities.here))
+        shares = entities.weight / entities.weight.sum()
+        who, again = drawn_twice(study.strategy.draw_entities(n), shares)
         paid = np.full(n, math.nan)
         for lo in range(0, n, TRIED_AT_ONCE):
             some = who[lo : lo + TRIED_AT_ONCE]
             each = (len(some), *plan.centers.shape)
             shape = each if study.strategy.own_centers else plan.centers.shape
-            asked = Prescriptions(
-                some, plan.labels[some], np.broadcast_to(plan.centers, shape).copy()
-            )
-            paid[lo : lo + len(some)] = self._answers(asked).cost
+            shown = np.broadcast_to(plan.centers, shape).copy()
+            answer = self._answers(Prescriptions(some, plan.labels[some], shown))
+            paid[lo : lo + len(some)] = self._paid(some, answer, plan)
             study.count_foreign(len(some))
             if self._ended():
                 break
-        here = np.isfinite(paid)
-        study.count_foreign(0, int(here.sum()))
+        study.count_foreign(0, int(np.isfinite(paid).sum()))
         x, y = torch.from_numpy(entities.X), torch.from_numpy(plan.centers)
         with torch.no_grad():
             obeying = entities.cost.each(x, y[torch.from_numpy(plan.labels.clip(0))][:, None])
         control = obeying[:, 0].numpy()
-        shares = entities.weight / entities.weight.sum()
-        seen = estimate(paid[here], control[who[here]], float(shares @ control), who[here], shares)
+        seen = estimate(paid, control[who], float(shares @ control), who, shares, again)
         return Tried(plan.name, *seen)
+
+    def _paid(self, who: IntArray, answer: Response, plan: Plan) -> FloatArray:
+        """Return what answers cost; by the metric where only the choice was told."""
+        cost, used = answer.cost.copy(), answer.realized
+        if used is None or not self.study.strategy.metric_holds:
+            return cost
+        rows = np.flatnonzero(np.isnan(cost) & (used >= 0))
+        if len(rows):
+            cost[rows] = self.study.entities.distances(plan.centers, who[rows])[
+                np.arange(len(rows)), used[rows]
+            ]
+        return cost
 
 
 def _never() -> None:

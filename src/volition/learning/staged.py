@@ -325,6 +325,10 @@ class StagedStrategy(Strategy):
         return moved <= MOVED * self.scale
 
     @property
+    def metric_holds(self) -> bool:
+        return not isinstance(self.responses, ServiceModel)
+
+    @property
     def watches_choices(self) -> bool:
         # While centres are tried out, shares of clusters change with them.
         return self.finished is not None

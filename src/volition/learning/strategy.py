@@ -220,6 +220,11 @@ class Strategy(ABC):
         """Whether a change in the shares of realised clusters is a change of behaviour."""
         return True
 
+    @property
+    def metric_holds(self) -> bool:
+        """Whether being served costs what the metric says."""
+        return True
+
     def as_now(self, centers: FloatArray) -> Any:
         """Return which centres, (K, d) or (m, K, d), count as those of the plan."""
         return True

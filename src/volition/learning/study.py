@@ -25,6 +25,8 @@ from volition.validation import FloatArray, check_integer
 log = logging.getLogger("volition")
 #: lines of history beyond which every other one is dropped
 LONGEST_HISTORY = 20_000
+#: answers that it takes to contradict the trial at the end of a fit
+FEWEST_LATER = 30
 
 
 class Letter(NamedTuple):
@@ -295,11 +297,13 @@ class Study:
                 log.info("Behaviour has changed: %s", change.what)
                 changes.append(change)
                 monitor.forget_costs()
+                trial = TrialResult()
                 strategy.changed(change)
         with strategy.few_threads():
             strategy.learn(answers)
         now = strategy.centers, strategy.labels
-        if not all(np.array_equal(a, b) for a, b in zip(plan, now, strict=True)):
+        same = all(np.array_equal(a, b) for a, b in zip(plan, now, strict=True))
+        if not same or _contradicted(trial, monitor.distortion(strategy.recost)):
             trial = TrialResult()
         _note(strategy, history, trial.estimate or strategy.monitor.distortion(strategy.recost))
         return trial
@@ -472,6 +476,14 @@ class Study:
             concluded=state["concluded"],
             assumption=state["assumption"],
         )
+
+
+def _contradicted(trial: TrialResult, late: Estimate) -> bool:
+    """Whether later answers show that the plan no longer costs what it did in the trial."""
+    seen = trial.estimate
+    if seen is None or late.n_answers < FEWEST_LATER:
+        return False
+    return late.low > seen.high or late.high < seen.low
 
 
 def _note(strategy: Strategy, history: list[dict[str, float]], seen: Estimate) -> None:
