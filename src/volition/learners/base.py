@@ -31,8 +31,10 @@ from volition.learners.trial import (
     UNASKED,
     Plan,
     Tried,
+    contradicts,
     disagreement,
     drawn_twice,
+    enough_points,
     estimate,
     plain_is_cheaper,
     plain_plan,
@@ -464,7 +466,7 @@ class Learner(ClusterMixin, BaseEstimator):
         tries: bool = False,
     ) -> None:
         self._check_size(population)
-        self.interrupted_, self.stop_reason_, saved = False, None, False
+        self.interrupted_, self.stop_reason_, trying = False, None, False
         try:
             with _interruptible() as interrupted:
                 reason = self._loop(population, enough, interrupted, save, every, on_batch, limit)
@@ -474,22 +476,24 @@ class Learner(ClusterMixin, BaseEstimator):
                         f"The population answered none of the {self.n_interactions_} questions."
                     )
                 if tries and not early and not self._concluded:
+                    # A trial that is stopped, or fails, begins anew from here.
+                    if save is not None:
+                        save()
+                    trying = True
                     self._finish(thoroughly)
-                    self._concluded = True
                     more = self._try_plans(population, interrupted, on_batch, save, every)
-                    reason = more or reason
-                    # A successor that was stopped can go on, from what it has saved.
-                    early = saved = not self._concluded
+                    reason, early = more or reason, more in EARLY
+                    self._concluded = not early
         except BaseException:
-            if save is not None and self.n_answers_:
+            if save is not None and self.n_answers_ and not trying:
                 save()
             raise
         self.interrupted_ = reason == CTRL_C
         self.stop_reason_ = reason
         # A run that ended early can be resumed as if it had not: nothing is concluded before.
-        if save is not None and early and not saved:
+        if save is not None and early and not trying:
             save()
-        if not self._concluded:
+        if not self._concluded and not trying:
             self._finish(thoroughly)
             self._concluded = thoroughly and not early
         if save is not None and not early:
@@ -513,22 +517,36 @@ class Learner(ClusterMixin, BaseEstimator):
         n = UNASKED
         if self.n_interactions != "auto":
             n = min(MOST_TRIED, int(self.n_interactions) - self.n_interactions_)
-        here = np.flatnonzero(self._weight > 0)
-        if n < FEWEST_TRIED or len(np.unique(self._X[here], axis=0)) < self.n_clusters:
+        return self._try_within(n, population, interrupted, on_batch)
+
+    def _try_within(
+        self,
+        n: int,
+        population: Population,
+        interrupted: list[bool],
+        on_batch: Callable[[Learner], Any] | None,
+    ) -> str | None:
+        """Try plans by so many questions."""
+        if n < FEWEST_TRIED:
             return None
-        seed = int(self._rng.integers(2**31))
-        plain = plain_plan(self._X, self._weight, self._cost, self.n_clusters, seed)
-        few = int(PLAIN_SHARE * n)
-        few = few if few >= FEWEST_TRIED else 0
-        plans = [(Plan(LEARNED, self.cluster_centers_.copy(), self.labels_.copy()), n - few)]
-        plans += [(plain, few)] if few else []
+        entities, before, few = self._X, self.n_interactions_, int(PLAIN_SHARE * n)
+        plans = [(Plan(LEARNED, self.cluster_centers_.copy(), self.labels_.copy()), n)]
+        if enough_points(entities, self._weight, self.n_clusters):
+            seed = int(self._rng.integers(2**31))
+            plain = plain_plan(entities, self._weight, self._cost, self.n_clusters, seed)
+            if few >= FEWEST_TRIED:
+                plans = [(plans[0][0], n - few), (plain, few)]
         stopped, self.believed_ = None, self.distortion_
         tried = []
         for plan, m in plans:
-            if stopped is None:
+            if stopped is None and self._X is entities:
                 one, stopped = self._tried(population, plan, m, interrupted, on_batch)
                 tried.append(one)
+        if self._X is not entities:  # some have come since: it is another plan
+            n -= self.n_interactions_ - before
+            return stopped or self._try_within(n, population, interrupted, on_batch)
         self.tried_ = tried
+        self._monitor.stale = True  # what comes later is compared with the trial
         if len(tried) > 1 and plain_is_cheaper(self.believed_, *tried):
             self.kept_ = PLAIN
             self.cluster_centers_ = plain.centers
@@ -552,7 +570,7 @@ class Learner(ClusterMixin, BaseEstimator):
         """Ask about a plan; return what it has cost, and what has stopped it, if anything has."""
         shares = self._weight / self._weight.sum()
         entities, again = drawn_twice(self._draw_entities(n), shares)
-        stopped = None
+        X, stopped = self._X, None
         paid = np.full(n, np.nan)
         for lo in range(0, n, TRIED_AT_ONCE):
             some = entities[lo : lo + TRIED_AT_ONCE]
@@ -565,10 +583,10 @@ class Learner(ClusterMixin, BaseEstimator):
                 stopped = CALLBACK
             if interrupted:
                 stopped = CTRL_C
-            if stopped is not None:
+            if stopped is not None or self._X is not X:
                 break
         self.n_answers_ += int(np.isfinite(paid).sum())
-        x, y = torch.from_numpy(self._X), torch.from_numpy(plan.centers)
+        x, y = torch.from_numpy(X), torch.from_numpy(plan.centers)
         with torch.no_grad():
             obeying = self._cost.each(x, y[torch.from_numpy(plan.labels.clip(0))][:, None])
         control = obeying[:, 0].numpy()
@@ -793,8 +811,15 @@ class Learner(ClusterMixin, BaseEstimator):
         now = self.cluster_centers_, self.labels_
         if not all(np.array_equal(a, b) for a, b in zip(plan, now, strict=True)):
             self._forget_trial()
+        elif self.tried_ and (change is not None or self._outdated()):
+            self.tried_ = []  # of a plan that still stands
         self._note()
         return self
+
+    def _outdated(self) -> bool:
+        """Whether answers since the trial contradict it."""
+        seen = self.tried_[self.kept_ == PLAIN].estimate
+        return contradicts(self._monitor.distortion(getattr(self, "_recost", None)), seen)
 
     def _note(self) -> None:
         """Add a line to the history."""
@@ -838,8 +863,9 @@ class Learner(ClusterMixin, BaseEstimator):
     def distortion_estimate(self) -> Estimate:
         """Return what the plan costs by answers alone, with a 95 % interval.
 
-        After a fit these are the answers of the trial at its end. Otherwise they are recent answers
-        about the centres as they stand and about prescriptions that were the best ones known.
+        After a fit these are the answers of the trial at its end, as long as newer ones do not
+        contradict them. Otherwise they are recent answers about the centres as they stand and about
+        prescriptions that were the best ones known.
 
         Returns
         -------
@@ -871,6 +897,17 @@ class Learner(ClusterMixin, BaseEstimator):
             Their numbers.
         """
         self._check_asks()
+        X, weight = self._check_new(X, sample_weight)
+        first = len(self._X)
+        self._X = np.concatenate([self._X, X])
+        self._weight = np.concatenate([self._weight, weight])
+        self._forget_trial()
+        self._admit(first)
+        self._monitor.forget_choices()
+        return np.arange(first, len(self._X))
+
+    def _check_new(self, X: Any, sample_weight: Any) -> tuple[FloatArray, FloatArray]:
+        """Return new entities and their weights, or raise before anything has changed."""
         X = self._features(X)
         self._cost.check(X)
         weight = (
@@ -880,13 +917,7 @@ class Learner(ClusterMixin, BaseEstimator):
         )
         if not (np.isfinite(weight) & (weight >= 0)).all():
             raise ValueError("sample_weight of new entities must be finite and not negative.")
-        first = len(self._X)
-        self._X = np.concatenate([self._X, X])
-        self._weight = np.concatenate([self._weight, weight])
-        self._forget_trial()
-        self._admit(first)
-        self._monitor.forget_choices()
-        return np.arange(first, len(self._X))
+        return X, weight
 
     def remove_entities(self, entities: Any) -> Learner:
         """Let entities go: they are not asked again and no longer count.

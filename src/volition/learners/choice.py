@@ -318,9 +318,8 @@ class ChoiceClustering(StagedLearner):
         if (covariates is None) != (self._covariates is None):
             raise ValueError("New entities need covariates if the others have them, and only then.")
         if self._covariates is not None:
+            X, sample_weight = self._check_new(X, sample_weight)
             more = self._as_numbers(covariates, len(X))
-            X = self._features(X)
-            self._cost.check(X)
             self._covariates = np.concatenate([self._covariates, more])
             model = self._unattached
             if isinstance(model, ChoiceAutonomy) and model.covariates is not None:

@@ -282,7 +282,10 @@ class TabularClustering(Learner):
         self._table = np.concatenate([self._table, np.zeros((new, *self._table.shape[1:]))])
         if not self._by_choices:
             self._visits = np.concatenate([self._visits, np.zeros((new, self.n_clusters))])
-        self._relabel()
+        if self._probe is not None:
+            self._probe.X = self._X
+        if self.successor_ is None:
+            self._relabel()
 
     # -- what is known ----------------------------------------------------------------------------
 
@@ -572,15 +575,12 @@ class TabularClustering(Learner):
     ) -> str | None:
         """Let a learner whose model has the centres in it use what is left of the budget."""
         if self.successor_ is None:
-            left: int | str = "auto"
-            if self.n_interactions != "auto":
-                left = int(self.n_interactions) - self.n_interactions_
+            self._handed_at = self.n_interactions_, self.n_answers_
             seed = int(self._rng.integers(2**31))
             heir = ChoiceClustering(
-                self.n_clusters, metric=self._cost, n_interactions=left, random_state=seed
+                self.n_clusters, metric=self._cost, n_interactions=self._left, random_state=seed
             )
             heir.start(self._X, self._weight)
-            self._handed_at = self.n_interactions_, self.n_answers_
             self.successor_ = heir
 
         def follow(heir: Learner) -> Any:
@@ -593,12 +593,44 @@ class TabularClustering(Learner):
                 save()
 
         self._concluded = False
+        self.successor_.n_interactions = self._left
         kept = None if save is None else save_both
         reason = self.successor_._run_fit(population, kept, every, follow)
         self._concluded = reason not in EARLY
         self._follow()
         spent = self.n_interactions != "auto" and self.n_interactions_ >= int(self.n_interactions)
         return self._spent(int(self._allowed)) if spent and self._concluded else reason
+
+    @property
+    def _left(self) -> int | str:
+        """Questions that were left for the successor when it took over."""
+        if self.n_interactions == "auto":
+            return "auto"
+        return int(self.n_interactions) - self._handed_at[0]
+
+    def _run_fit(self, *args: Any, **kwargs: Any) -> str | None:
+        if self.successor_ is not None and self.successor_.n_interactions != self._left:
+            self._concluded = False  # it may ask more than before
+        return super()._run_fit(*args, **kwargs)
+
+    def add_entities(self, X: Any, sample_weight: Any = None) -> IntArray:
+        if self.successor_ is None:
+            return super().add_entities(X, sample_weight)
+        new = self.successor_.add_entities(X, sample_weight)
+        self._X = np.concatenate([self._X, self.successor_._X[new]])
+        self._weight = np.concatenate([self._weight, self.successor_._weight[new]])
+        self._admit(int(new[0]))
+        self._follow()
+        return new
+
+    def remove_entities(self, entities: Any) -> TabularClustering:
+        if self.successor_ is None:
+            super().remove_entities(entities)
+            return self
+        self.successor_.remove_entities(entities)
+        self._weight[np.asarray(entities)] = 0
+        self._follow()
+        return self
 
     def _follow(self) -> None:
         """Take over how far the successor is."""
