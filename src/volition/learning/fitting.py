@@ -23,6 +23,7 @@ from volition.learning.trial import (
     TrialResult,
     Tried,
     drawn_twice,
+    enough_points,
     estimate,
     plain_is_cheaper,
     plain_plan,
@@ -202,27 +203,25 @@ class Fit:
         if self.total is not None:
             n = min(MOST, self.total - study.tally.asked)
         if n < FEWEST:
-            return
-        here, K = entities.here, strategy.n_clusters
-        seed = int(strategy.rng.integers(2**31))
-        few = int(PLAIN_SHARE * n)
-        # There are no K means of fewer places.
-        if few < FEWEST or len(np.unique(entities.X[here], axis=0)) < K:
-            few = 0
-        believed = strategy.distortion
-        plans = [(Plan(LEARNED, strategy.centers.copy(), strategy.labels.copy()), n - few)]
-        if few:
+            return None
+        K, seed, few = strategy.n_clusters, int(strategy.rng.integers(2**31)), int(PLAIN_SHARE * n)
+        plans = [(Plan(LEARNED, strategy.centers.copy(), strategy.labels.copy()), n)]
+        if few >= FEWEST and enough_points(entities.X, entities.weight, K):
             plain = plain_plan(entities.X, entities.weight, entities.cost, K, seed)
-            plans.append((plain, few))
-        tried: list[Tried] = []
+            plans = [(plans[0][0], n - few), (plain, few)]
+        believed, tried = strategy.distortion, []
         for plan, m in plans:
-            if self.stopped is None:
+            if self.stopped is None and study.entities is entities:
                 tried.append(self._tried(plan, m))
+        if study.entities is not entities:  # some have come or left: it is another plan
+            return None if self.stopped else self._try_plans()
         study.trial = TrialResult(tuple(tried), LEARNED, believed)
         if len(tried) > 1 and plain_is_cheaper(believed, *tried):
             kept = TrialResult(tuple(tried), PLAIN, believed)
             study.adopt_plan(plain, tried[1].estimate.value, kept)
+        study.strategy.monitor.stale = True  # what comes later is compared with the trial
         study.note()
+        return None
 
     def _tried(self, plan: Plan, n: int) -> Tried:
         """Ask about a plan; return what it has cost."""
@@ -238,7 +237,7 @@ class Fit:
             answer = self._answers(Prescriptions(some, plan.labels[some], shown))
             paid[lo : lo + len(some)] = self._paid(some, answer, plan)
             study.count_foreign(len(some))
-            if self._ended():
+            if self._ended() or study.entities is not entities:
                 break
         study.count_foreign(0, int(np.isfinite(paid).sum()))
         x, y = torch.from_numpy(entities.X), torch.from_numpy(plan.centers)

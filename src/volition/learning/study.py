@@ -18,15 +18,13 @@ from volition.learning.entities import Entities
 from volition.learning.ledger import Asked, Ledger
 from volition.learning.monitor import Change, Estimate
 from volition.learning.strategy import Answers, Strategy, Tally
-from volition.learning.trial import Plan, TrialResult
+from volition.learning.trial import Plan, TrialResult, contradicts
 from volition.population import IntArray, Prescriptions, Response
 from volition.validation import FloatArray, check_integer
 
 log = logging.getLogger("volition")
 #: lines of history beyond which every other one is dropped
 LONGEST_HISTORY = 20_000
-#: answers that it takes to contradict the trial at the end of a fit
-FEWEST_LATER = 30
 
 
 class Letter(NamedTuple):
@@ -303,7 +301,8 @@ class Study:
             strategy.learn(answers)
         now = strategy.centers, strategy.labels
         same = all(np.array_equal(a, b) for a, b in zip(plan, now, strict=True))
-        if not same or _contradicted(trial, monitor.distortion(strategy.recost)):
+        late = monitor.distortion(strategy.recost)
+        if not same or (trial.estimate is not None and contradicts(late, trial.estimate)):
             trial = TrialResult()
         _note(strategy, history, trial.estimate or strategy.monitor.distortion(strategy.recost))
         return trial
@@ -476,14 +475,6 @@ class Study:
             concluded=state["concluded"],
             assumption=state["assumption"],
         )
-
-
-def _contradicted(trial: TrialResult, late: Estimate) -> bool:
-    """Whether later answers show that the plan no longer costs what it did in the trial."""
-    seen = trial.estimate
-    if seen is None or late.n_answers < FEWEST_LATER:
-        return False
-    return late.low > seen.high or late.high < seen.low
 
 
 def _note(strategy: Strategy, history: list[dict[str, float]], seen: Estimate) -> None:

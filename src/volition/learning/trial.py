@@ -36,6 +36,8 @@ CLEARLY = float(norm.ppf(0.95))
 FAR_OFF, FAR_OFF_SHARE = 2.6, 0.01
 #: answers below which rare dear ones may be missing by chance, so that nothing is doubted
 FEWEST_TO_DOUBT = 100
+#: later answers that it takes to contradict a trial
+FEWEST_LATER = 30
 #: answers for each entity from which on all are asked more than once, if all count alike, and
 #: entities for each answer from which on it does not matter that they are not endless
 OFTEN, MANY = 2.0, 4.0
@@ -108,6 +110,11 @@ def plain_plan(X: FloatArray, weight: FloatArray, cost: Any, K: int, seed: int) 
     found = KMeans(K, n_init=10, random_state=seed).fit(Z, sample_weight=weight[some])
     centers = cost.unembed(found.cluster_centers_)
     return Plan(PLAIN, centers, Problem(X, cost=cost).labels(centers))
+
+
+def enough_points(X: FloatArray, weight: FloatArray, K: int) -> bool:
+    """Whether there are as many different points as centres: k-means needs them."""
+    return len(np.unique(X[weight > 0], axis=0)) >= K
 
 
 def drawn_twice(entities: IntArray, shares: FloatArray) -> tuple[IntArray, int]:
@@ -232,6 +239,12 @@ def plain_is_cheaper(believed: float, learned: Tried, plain: Tried) -> bool:
     apart = learned.estimate.value - plain.estimate.value
     credit = CLEARLY if disagreement(believed, learned) is None else 0.0
     return apart > credit * math.hypot(learned.error, plain.error)
+
+
+def contradicts(later: Estimate, seen: Estimate) -> bool:
+    """Whether answers that came later say that a plan does not cost what it did in the trial."""
+    apart = later.low > seen.high or later.high < seen.low
+    return later.n_answers >= FEWEST_LATER and apart
 
 
 def disagreement(believed: float, tried: Tried) -> str | None:
