@@ -177,8 +177,8 @@ class ADENClustering(Learner):
             tol=self.tol,
             most=MOST,
             terms=lambda: TermsModel("auto", True, recipe, given),
-            service=lambda: ServiceModel(
-                recipe, entities, K, int(rng.integers(2**31)), given, device
+            service=lambda now: ServiceModel(
+                recipe, now, K, int(rng.integers(2**31)), given, device
             ),
             expected=expected if head == "auto" else None,
             wanted=head,

@@ -140,7 +140,7 @@ class TabularClustering(Learner):
                 raise ValueError(f"{name} must be one of {allowed}, got {getattr(self, name)!r}.")
 
     def _strategy(self, entities: Entities, rng: np.random.Generator) -> Strategy:
-        def heir(left: int | None) -> Strategy:
+        def heir(entities: Entities, left: int | None) -> Strategy:
             return self._heir(entities, int(rng.integers(2**31)), left)
 
         common: dict[str, Any] = {

@@ -78,7 +78,7 @@ class StagedStrategy(Strategy):
 
     def __init__(
         self, entities: Entities, n_clusters: int, rng: np.random.Generator, *, exploration: float,
-        tol: float, most: int, terms: Callable[[], TermsModel], service: Callable[[], ServiceModel],
+        tol: float, most: int, terms: Callable[[], TermsModel], service: Callable[[Entities], ServiceModel],
         expected: Callable[[StagedStrategy], Strategy] | None = None, wanted: str = "auto",
         needs_realized: bool = False,
     ) -> None:  # fmt: skip
@@ -99,7 +99,7 @@ class StagedStrategy(Strategy):
         self.responses: ResponseModel | None = None
         self._outgrown = False  # costs are of another kind
         if wanted != "auto":
-            self.responses = terms() if wanted == "choices" else service()
+            self.responses = terms() if wanted == "choices" else service(entities)
         self.relabel()
 
     @property
@@ -241,7 +241,7 @@ class StagedStrategy(Strategy):
             self._outgrown = True
             return
         if not isinstance(self.responses, kind):
-            self.responses = self._terms() if kind is TermsModel else self._service()
+            self.responses = self._terms() if kind is TermsModel else self._service(self.entities)
             self.stage = 0 if self.responses is not None and self.model is None else self.stage
 
     def replaced(self) -> Strategy | None:
@@ -425,7 +425,9 @@ class StagedStrategy(Strategy):
         self.showing = Showing(**state["showing"])
         if state["kind"] is not None:
             self.responses = (
-                self._terms() if state["kind"] == TermsModel.__name__ else self._service()
+                self._terms()
+                if state["kind"] == TermsModel.__name__
+                else self._service(self.entities)
             )
             self.responses.restore(state["responses"], self.entities)
 
@@ -444,6 +446,6 @@ def choice_strategy(
         tol=tol,
         most=MOST,
         terms=lambda: TermsModel(family, network, recipe, from_log=from_log),
-        service=lambda: ServiceModel(recipe, entities, n_clusters, int(rng.integers(2**31))),
+        service=lambda now: ServiceModel(recipe, now, n_clusters, int(rng.integers(2**31))),
         needs_realized=True,
     )
