@@ -40,6 +40,10 @@ LIMIT = 4.3
 REACH = 0.25
 #: effect of a layout that is believed in before any two were seen, in shares
 PRIOR = 0.2
+#: standard errors that are added to the effect of layouts
+SURE = 1.0
+#: how much the covariates of a question may matter: readings of the standard deviation
+MATTERS = 10.0 ** np.arange(-3.0, 0.6, 0.5)
 #: answers that the mean of all is worth in what an entity did before: two readings
 MEMORY = (2.0, 20.0)
 #: numbers that describe a question, besides the prescribed centre; an alternative; a leaver
@@ -287,11 +291,9 @@ class _Sums:
         for name in self.names():
             setattr(self, name, getattr(self, name)[first:].copy())
 
-    def coefficients(self, first: int, n: int) -> FloatArray:
+    def coefficients(self, penalty: FloatArray) -> FloatArray:
         """Return the regression of outcomes on covariates, (p, q)."""
-        total = self.bb[first:n].sum(0)
-        ridge = 1e-6 * max(float(np.trace(total)), 1e-9)
-        return np.linalg.solve(total + ridge * np.eye(self.p), self.by[first:n].sum(0).T)
+        return np.linalg.solve(self.bb.sum(0) + penalty, self.by.sum(0).T)
 
 
 class _Found(NamedTuple):
@@ -301,42 +303,82 @@ class _Found(NamedTuple):
 
 
 def _compare(
-    sums: _Sums, E: FloatArray, kernel: FloatArray, first: int, n: int, splits: list[int]
+    sums: _Sums, E: FloatArray, kernel: FloatArray, splits: list[int], penalty: FloatArray
 ) -> _Found:
     """Compare the layouts from each split on with those before, within strata.
 
-    ``E`` (p, s) says of which covariates a stratum is the sum.
+    ``E`` (p, s) says of which covariates a stratum is the sum, the first one being everything;
+    ``penalty`` (p, p) how little each is believed to matter, in numbers of answers.
     """
-    names = sums.names()
-    b, bb, by, rrbb, seen = (getattr(sums, name)[first:n] for name in names)
-    total, theta = bb.sum(0), sums.coefficients(first, n)
-    inverse = np.linalg.inv(total + 1e-6 * max(float(np.trace(total)), 1e-9) * np.eye(sums.p))
+    n, one = len(kernel), E[:, 0]
+    b, bb, by, rrbb, seen = (getattr(sums, name)[:n] for name in sums.names())
+    size, total, every = b @ one, bb.sum(0), rrbb.sum(0)
+    theta = np.linalg.solve(total + penalty, by.sum(0).T)
     r = by - np.matmul(bb, theta).transpose(0, 2, 1)  # (C, q, p): residuals times covariates
     rE, bE = r @ E, b @ E
     rr = np.einsum("ps,cqpr,rs->cqs", E, rrbb, E, optimize=True)
     hh = np.einsum("ps,cpr,rs->cs", E, bb, E, optimize=True)
-    noise = np.trace(rrbb.sum(0), axis1=1, axis2=2) / max(float(np.trace(total)), 1e-9)
-    every, shape = rrbb.sum(0), (len(splits), sums.q, E.shape[1])
+    noise = np.maximum(np.trace(every, axis1=1, axis2=2) / max(float(np.trace(total)), TINY), 1e-9)
+    rb, rone = np.matmul(rrbb, one), rrbb @ one @ one  # (C, q, p), (C, q)
+    # Layouts have effects of their own: those that have no like are no good for comparing.
+    first = splits[0]
+    effect = _layout_effects(rE[:first], rr[:first], bE[:first], hh[:first], kernel)[1][:, 0]
+    ratio = float((effect / noise).mean())
+    mixed = ratio * np.linalg.solve(np.eye(n) + ratio * size[:, None] * kernel, kernel).T
+    mixed = 0.5 * (mixed + mixed.T)
+    inverse = np.linalg.inv(total - b.T @ mixed @ b + penalty)
+    r = r - np.matmul(bb, inverse @ (r.sum(0) - (r @ one).T @ mixed @ b - theta.T @ penalty).T).transpose(0, 2, 1)
+    rE = r @ E
+    shape = (len(splits), sums.q, E.shape[1])
     found = _Found(np.zeros(shape), np.zeros(shape), np.zeros(shape))
     for number, split in enumerate(splits):
-        late = bb[split:].sum(0)
-        out = inverse @ (late @ E)  # what covariates say of being late
+        late, own = bb[split:].sum(0), rrbb[split:].sum(0)
+        bl = bE.copy()
+        bl[:split] = 0.0
+        out = inverse @ (late @ E - b.T @ (mixed @ bl))  # what covariates say of being late
         rest = E - out
-        load = np.concatenate([-b[:split] @ out, b[split:] @ rest])
+        load = bl - b @ out
+        level = mixed @ load  # what layouts say of it, (C, s)
+        variance = _quadratic(every - own, out) + _quadratic(own, rest)
+        cross = np.concatenate([-(rb[:split] @ out), rb[split:] @ rest])  # (C, q, s)
+        variance = variance - 2 * (level[:, None] * cross).sum(0)
+        variance = variance + (level[:, None] ** 2 * rone[..., None]).sum(0)
+        plain = _quadratic((total - late)[None], out) + _quadratic(late[None], rest)
+        plain = plain - 2 * (level * load).sum(0) + (level**2 * size[:, None]).sum(0)
+        variance = np.maximum(variance, noise[:, None] * plain)
+        variance = variance + noise[:, None] * _quadratic(penalty[None], out)
+        load = load - size[:, None] * level
         alone = (load**2).sum(0)
         shared = np.maximum((load * (kernel @ load)).sum(0) - alone, 0.0)
-        own = rrbb[split:].sum(0)
-        variance = _quadratic(every - own, out) + _quadratic(own, rest)
-        plain = _quadratic((total - late)[None], out) + _quadratic(late[None], rest)
-        variance = np.maximum(variance, noise[:, None] * plain)
         alike, unlike = _layout_effects(rE[:split], rr[:split], bE[:split], hh[:split], kernel)
-        off = rE[split:].sum(0)
+        off = rE[split:].sum(0) - r.sum(0) @ out - np.einsum("cs,cq->qs", level, r @ one)
         variance = variance + alike * alone + unlike * shared + np.abs(off) / 3
         found.statistic[number] = off / np.sqrt(np.maximum(variance, 1e-9))
-        found.shift[number] = off / np.maximum((E * (late @ rest)).sum(0), 1.0)
-        inside = np.where(np.abs(bE[split:].sum(0)) < 1.0, 1.0, bE[split:].sum(0))
+        info = (E * (late @ rest)).sum(0) - (level * bl).sum(0)
+        found.shift[number] = off / np.maximum(info, 1.0)
+        inside = np.where(np.abs(bl.sum(0)) < 1.0, 1.0, bl.sum(0))
         found.seen[number] = (seen[split:].sum(0) @ E) / inside
     return found
+
+
+def _penalty(sums: _Sums, noise: float, K: int) -> FloatArray:
+    """Return how little covariates matter, judged by how likely the outcomes then are."""
+    scale = np.ones(sums.p)
+    scale[-len(MEMORY) :] = 5.0  # these are small
+    n = sums.b[:, :K].sum()
+    mean, y = sums.b.sum(0) / n, sums.by[:, 0, :K].sum() / n
+    G = (sums.bb.sum(0) - n * np.outer(mean, mean)) * scale[:, None] * scale
+    c = (sums.by.sum(0)[0] - n * mean * y) * scale
+    values, vectors = np.linalg.eigh(G)
+    values, c = np.maximum(values, 0.0), (vectors.T @ c) ** 2
+    tau = MATTERS[:, None] ** 2
+    log = np.log1p(tau * values / noise) - tau * c / (noise * (noise + tau * values))
+    log = -0.5 * log.sum(1)
+    weight = np.exp(log - log.max())
+    tau2 = float(weight @ MATTERS**2 / weight.sum())
+    found = np.diag(1 / scale**2)
+    found[:K, :K] -= 1 / K
+    return noise / tau2 * found + 1e-6 * n / K * np.eye(sums.p)
 
 
 def _quadratic(M: FloatArray, v: FloatArray) -> FloatArray:
@@ -352,13 +394,14 @@ def _layout_effects(
     Answers about one layout have residuals that go together if the covariates miss something.
     """
     n = len(r)
-    pairs = np.maximum((b**2 - hh).sum(0), 1.0)
-    found = np.maximum((r**2 - rr).sum(0) / pairs, 0.0)
-    error = np.sqrt(2 * (rr**2).sum(0)) / pairs
-    alike = float(kernel[:n, :n].mean())
-    others = (1 - alike) / alike  # how many other layouts there were, in effect
-    prior = PRIOR**2 / (1 + others)
-    return found, (others * (found + error) + prior) / (others * (1 - alike) + 1)
+    alike = kernel[:n, :n]
+    weight = (1 / alike.sum(1))[:, None]  # layouts that are alike count as one
+    pairs = np.maximum((weight * (b**2 - hh)).sum(0), 1e-3)
+    found = np.maximum((weight[:, None] * (r**2 - rr)).sum(0) / pairs, 0.0)
+    error = np.sqrt(2 * ((weight[:, None] * rr) ** 2).sum(0)) / pairs
+    every = np.maximum((b**2 - hh).sum(0), 1.0)
+    plain = np.maximum((r**2 - rr).sum(0) / every, 0.0)
+    return plain, found + SURE * error + (PRIOR / float(weight.sum())) ** 2
 
 
 # -- the monitor ----------------------------------------------------------------------------------
@@ -377,9 +420,9 @@ class DriftMonitor:
         """Compare with nothing that came before."""
         K = self.n_clusters
         self._n, self._since, self._fitted = 0, 0, 0
-        self._stay: _Sums | None = None
+        self._stay: list[_Sums] = []
         self._away = _Sums(N_LEAVER, N_LEAVER + K)
-        self._theta: FloatArray | None = None
+        self._theta: list[FloatArray] = []
         self._beta = np.zeros(N_ALTERNATIVE)
         self._size = np.zeros(0, dtype=np.int64)  # answers of each layout
         self._centers: list[FloatArray] = []
@@ -410,16 +453,19 @@ class DriftMonitor:
         B = _geometry(j, answers.costs, answers.apart)
         B = np.concatenate([B, self._remembered(i)], axis=1)
         y = _paid(answers) if k is None else (k == j)[:, None].astype(np.float64)
-        if self._stay is None:
-            self._stay = _Sums(B.shape[1], y.shape[1])
+        if not self._stay:
+            self._stay = [_Sums(B.shape[1], 1) for _ in y.T]
         at = self._layouts_of(answers)
         plain = B.copy()
         plain[:, -len(MEMORY) :] = 0.0
-        theta = self._theta
-        r = y - (y.mean(0) if theta is None else B @ theta)
-        self._stay.add(at, B, y, r, y)
-        mean = y.mean(0) if theta is None else plain @ theta
-        np.add.at(self._past, (i, 0), (y - mean)[:, 0])
+        for number, sums in enumerate(self._stay):
+            one = y[:, number, None]
+            known = self._theta[number] if self._theta else None
+            r = one - (one.mean(0) if known is None else B @ known)
+            sums.add(at, B, one, r, one)
+            if number == 0:
+                mean = one.mean(0) if known is None else plain @ known
+        np.add.at(self._past, (i, 0), (y[:, :1] - mean)[:, 0])
         np.add.at(self._past, (i, 1), 1.0)
         self._n += len(j)
         if k is not None and K > 2:
@@ -483,8 +529,8 @@ class DriftMonitor:
         first = int((behind > KEPT + TOGETHER).sum())
         if first < len(self._size) // 4:
             return
-        assert self._stay is not None
-        self._stay.drop(first)
+        for sums in self._stay:
+            sums.drop(first)
         self._away.drop(first)
         self._size, self._centers = self._size[first:], self._centers[first:]
         kept = self._jkc[:, 2] >= first
@@ -519,20 +565,28 @@ class DriftMonitor:
         self._fitted = self._n
 
     def _look(self, when: tuple[int, int]) -> Change | None:
-        assert self._stay is not None
         self._drop()
         K, n, splits = self.n_clusters, len(self._size), self._splits()
-        self._theta = self._stay.coefficients(0, n)
+        penalties = []
+        for sums in self._stay:
+            total = sums.bb.sum(0)
+            noise = np.trace(sums.rrbb.sum(0)[0]) / np.trace(total)
+            penalties.append(_penalty(sums, max(noise, 1e-6), K))
+        self._theta = [s.coefficients(x) for s, x in zip(self._stay, penalties, strict=True)]
         if not splits:
             return None
         kernel = self._alike()
-        found = [_compare(self._stay, _strata(K), kernel, 0, n, splits)]
+        found = [
+            _compare(sums, _strata(K), kernel, splits, penalty)
+            for sums, penalty in zip(self._stay, penalties, strict=True)
+        ]
         if len(self._X) >= FEWEST_LEAVERS:
             if self._fitted == 0 or self._n - self._fitted >= REFIT_EVERY:
                 self._refit()
             self._away.reserve(n)
             one = np.eye(N_LEAVER)[:, :1]
-            found.append(_compare(self._away, one, kernel, 0, n, splits))
+            small = 1e-6 * len(self._X) * np.eye(N_LEAVER)
+            found.append(_compare(self._away, one, kernel, splits, small))
         worst = max(np.abs(f.statistic).max() for f in found)
         self.best = max(self.best, worst)
         self.trace.append((self._n, [np.abs(f.statistic).max(0).round(1) for f in found]))
