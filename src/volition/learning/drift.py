@@ -27,7 +27,7 @@ from volition.validation import FloatArray, check_integer, check_scalar
 #: late answers that are compared with all before them
 WINDOWS = (256, 512, 1024, 2048)
 #: a look is taken after this many more
-LOOK_EVERY = 128
+LOOK_EVERY = 256
 #: answers that are kept
 KEPT = 8192
 #: earlier answers, without which nothing is compared
@@ -38,8 +38,8 @@ TOGETHER, TOGETHER_LEAST = 64, 32
 LIMIT = 4.3
 #: squared shift of the centres, in squared spreads of a layout, at which layouts are others
 REACH = 0.25
-#: effect of a layout that is believed in before any two were seen, in shares
-PRIOR = 0.2
+#: effect of a layout that is believed in before any two were seen, in deviations of an answer
+PRIOR = 0.5
 #: standard errors that are added to the effect of layouts
 SURE = 1.0
 #: how much the covariates of a question may matter: readings of the standard deviation
@@ -55,6 +55,7 @@ REFIT_EVERY, STEPS = 1024, 3
 #: outcomes seen in costs alone
 N_COSTS = 3
 TINY = 1e-300
+DEBUG = False
 
 
 @dataclass(frozen=True)
@@ -267,14 +268,15 @@ class _Sums:
             return
         self.reserve(int(at[-1]) + 1)
         begins = [*np.flatnonzero(np.diff(at, prepend=-1)), len(at)]
+        square, p = r**2, self.p
         for lo, hi in zip(begins[:-1], begins[1:], strict=True):
             c, some = at[lo], B[lo:hi]
+            pairs = (some[:, :, None] * some[:, None]).reshape(hi - lo, p * p)
             self.b[c] += some.sum(0)
-            self.bb[c] += some.T @ some
+            self.bb[c] += pairs.sum(0).reshape(p, p)
             self.by[c] += y[lo:hi].T @ some
             self.seen[c] += seen[lo:hi].T @ some
-            for a in range(self.q):
-                self.rrbb[c, a] += (some * r[lo:hi, a, None] ** 2).T @ some
+            self.rrbb[c] += (square[lo:hi].T @ pairs).reshape(-1, p, p)
 
     def reserve(self, n: int) -> None:
         """Have room for n layouts."""
@@ -321,10 +323,15 @@ def _compare(
     noise = np.maximum(np.trace(every, axis1=1, axis2=2) / max(float(np.trace(total)), TINY), 1e-9)
     rb, rone = np.matmul(rrbb, one), rrbb @ one @ one  # (C, q, p), (C, q)
     # Layouts have effects of their own: those that have no like are no good for comparing.
-    first = splits[0]
-    effect = _layout_effects(rE[:first], rr[:first], bE[:first], hh[:first], kernel)[1][:, 0]
-    ratio = float((effect / noise).mean())
-    mixed = ratio * np.linalg.solve(np.eye(n) + ratio * size[:, None] * kernel, kernel).T
+    effects = []
+    for split in splits:
+        before = np.linalg.solve(bb[:split].sum(0) + penalty, by[:split].sum(0).T)
+        old = by[:split] @ E - (np.matmul(bb[:split], before).transpose(0, 2, 1)) @ E
+        effects.append(_layout_effects(old, rr[:split], bE[:split], hh[:split], kernel))
+    effect = effects[-1][1][:, 0]
+    ratio = float(np.median(effect / noise))
+    if DEBUG: print(ratio, (effect/noise).round(3))
+    mixed = ratio * np.linalg.solve(np.eye(n) + ratio * kernel * size, kernel)
     mixed = 0.5 * (mixed + mixed.T)
     inverse = np.linalg.inv(total - b.T @ mixed @ b + penalty)
     r = r - np.matmul(bb, inverse @ (r.sum(0) - (r @ one).T @ mixed @ b - theta.T @ penalty).T).transpose(0, 2, 1)
@@ -350,7 +357,7 @@ def _compare(
         load = load - size[:, None] * level
         alone = (load**2).sum(0)
         shared = np.maximum((load * (kernel @ load)).sum(0) - alone, 0.0)
-        alike, unlike = _layout_effects(rE[:split], rr[:split], bE[:split], hh[:split], kernel)
+        alike, unlike = effects[number]
         off = rE[split:].sum(0) - r.sum(0) @ out - np.einsum("cs,cq->qs", level, r @ one)
         variance = variance + alike * alone + unlike * shared + np.abs(off) / 3
         found.statistic[number] = off / np.sqrt(np.maximum(variance, 1e-9))
@@ -401,7 +408,8 @@ def _layout_effects(
     error = np.sqrt(2 * ((weight[:, None] * rr) ** 2).sum(0)) / pairs
     every = np.maximum((b**2 - hh).sum(0), 1.0)
     plain = np.maximum((r**2 - rr).sum(0) / every, 0.0)
-    return plain, found + SURE * error + (PRIOR / float(weight.sum())) ** 2
+    prior = (rr.sum(0) / np.maximum(hh.sum(0), 1.0)) * (PRIOR / float(weight.sum())) ** 2
+    return plain, found + SURE * error + prior
 
 
 # -- the monitor ----------------------------------------------------------------------------------
