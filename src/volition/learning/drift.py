@@ -46,6 +46,7 @@ SURE = 1.0
 MATTERS = 10.0 ** np.arange(-3.0, 0.6, 0.5)
 #: answers that the mean of all is worth in what an entity did before: two readings
 MEMORY = (2.0, 20.0)
+N_MEMORY = 7
 #: numbers that describe a question, besides the prescribed centre; an alternative; a leaver
 N_GEOMETRY, N_ALTERNATIVE, N_LEAVER = 15, 8, 6
 #: those who leave, without whom where they go is not compared
@@ -371,7 +372,7 @@ def _compare(
 def _penalty(sums: _Sums, noise: float, K: int) -> FloatArray:
     """Return how little covariates matter, judged by how likely the outcomes then are."""
     scale = np.ones(sums.p)
-    scale[-len(MEMORY) :] = 5.0  # these are small
+    scale[-N_MEMORY:] = 5.0  # these are small
     n = sums.b[:, :K].sum()
     mean, y = sums.b.sum(0) / n, sums.by[:, 0, :K].sum() / n
     G = (sums.bb.sum(0) - n * np.outer(mean, mean)) * scale[:, None] * scale
@@ -434,7 +435,7 @@ class DriftMonitor:
         self._beta = np.zeros(N_ALTERNATIVE)
         self._size = np.zeros(0, dtype=np.int64)  # answers of each layout
         self._centers: list[FloatArray] = []
-        self._past = np.zeros((0, 2))  # sum of residuals and number of answers of each entity
+        self._past = np.zeros((0, 3))  # sum of residuals and number of answers of each entity
         self._kernel = np.zeros((0, 0))
         # of those who left: alternatives, prescribed, realised, layout, covariates
         self._X = np.zeros((0, K, N_ALTERNATIVE))
@@ -459,13 +460,15 @@ class DriftMonitor:
     def _append(self, answers: Answers) -> None:
         i, j, k, K = answers.entities, answers.prescribed, answers.realized, self.n_clusters
         B = _geometry(j, answers.costs, answers.apart)
-        B = np.concatenate([B, self._remembered(i)], axis=1)
+        past = self._remembered(i)
+        by = B[:, [K, K + 4]]
+        B = np.concatenate([B, past, past[:, :1] * by, past[:, 2:] * by], axis=1)
         y = _paid(answers) if k is None else (k == j)[:, None].astype(np.float64)
         if not self._stay:
             self._stay = [_Sums(B.shape[1], 1) for _ in y.T]
         at = self._layouts_of(answers)
         plain = B.copy()
-        plain[:, -len(MEMORY) :] = 0.0
+        plain[:, -N_MEMORY:] = 0.0
         for number, sums in enumerate(self._stay):
             one = y[:, number, None]
             known = self._theta[number] if self._theta else None
@@ -475,6 +478,7 @@ class DriftMonitor:
                 mean = one.mean(0) if known is None else plain @ known
         np.add.at(self._past, (i, 0), (y[:, :1] - mean)[:, 0])
         np.add.at(self._past, (i, 1), 1.0)
+        np.add.at(self._past, (i, 2), y[:, 0])
         self._n += len(j)
         if k is not None and K > 2:
             left = np.flatnonzero(k != j)
@@ -491,10 +495,12 @@ class DriftMonitor:
         """Return what each entity did before, more than others at such questions."""
         need = int(i.max(initial=-1)) + 1
         if need > len(self._past):
-            more = np.zeros((max(need, 2 * len(self._past)) - len(self._past), 2))
+            more = np.zeros((max(need, 2 * len(self._past)) - len(self._past), 3))
             self._past = np.concatenate([self._past, more])
-        total, count = self._past[i].T
-        return np.stack([total / (count + worth) for worth in MEMORY], 1)
+        total, count, raw = self._past[i].T
+        mean = self._past[:, 2].sum() / max(self._past[:, 1].sum(), 1.0)
+        shares = [total / (count + worth) for worth in MEMORY]
+        return np.stack([*shares, (raw - count * mean) / (count + MEMORY[0])], 1)
 
     def _layouts_of(self, answers: Answers) -> IntArray:
         """Return to which layout each answer belongs, counted from the first that is kept."""
@@ -605,11 +611,11 @@ class DriftMonitor:
 
 def _strata(K: int) -> FloatArray:
     """Return of which covariates each stratum is the sum."""
-    E = np.zeros((K + N_GEOMETRY + len(MEMORY), K + 4))
+    E = np.zeros((K + N_GEOMETRY + N_MEMORY, K + 4))
     E[:K, 0] = 1
     E[K, 1] = 1
     E[:K, 2], E[K, 2] = 1, -1
-    E[-2, 3] = 1
+    E[-N_MEMORY, 3] = 1
     E[np.arange(K), 4 + np.arange(K)] = 1
     return E
 
