@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from behaviours import make_town, squared, stay_or_go
-from scipy.special import softmax
 from sklearn.cluster import KMeans
 
 from volition.learning import Answers
@@ -219,6 +218,3 @@ def difference(place: Place, a: Law, b: Law, seed: int = 0) -> float:
         j = asking.prescribe(t, i, squared(place.X[i], Y), a(Y))
         found.append(0.5 * np.abs(a(Y)[i, j] - b(Y)[i, j]).sum(1).mean())
     return float(np.mean(found))
-
-
-_ = (Any, softmax)
