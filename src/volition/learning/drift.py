@@ -310,7 +310,7 @@ def _compare(
     """
     n, one = len(kernel), E[:, 0]
     b, bb, by, rrbb, seen = (getattr(sums, name)[:n] for name in sums.names)
-    size, bE, total, every = b @ one, b @ E, bb.sum(0), rrbb.sum(0)
+    size, bE, bbE, total, every = b @ one, b @ E, bb @ E, bb.sum(0), rrbb.sum(0)
     noise = np.trace(every, axis1=1, axis2=2) / max(float(np.trace(total)), TINY)
     noise = np.maximum(noise, 1e-9)[:, None]
     effects = _layout_effects(sums, E, kernel, splits, penalty)
@@ -338,10 +338,14 @@ def _compare(
         plain += (level * (level * size[:, None] - 2 * load)).sum(0)
         variance = np.maximum(variance, noise * plain) + noise * _quadratic(penalty[None], out)
         load = load - size[:, None] * level
-        alone = (load**2).sum(0)
-        shared = np.maximum((load * (kernel @ load)).sum(0) - alone, 0.0)
+        inner = np.concatenate([-(bbE[:split] * out).sum(1), (bbE[split:] * rest).sum(1)])
+        inner = inner - level * bE  # of the stratum alone, which layouts may have effects on
+        for part, which in ((inner, slice(None)), (load - inner, slice(1))):
+            alone = (part**2).sum(0)
+            shared = np.maximum((part * (kernel @ part)).sum(0) - alone, 0.0)
+            variance += alike[:, which] * alone + unlike[:, which] * shared
         # The last part is Bernstein's: few rare answers are no reason for an alarm.
-        variance += alike * alone + unlike * shared + np.abs(off) / 3
+        variance += np.abs(off) / 3
         found.statistic[number] = off / np.sqrt(np.maximum(variance, 1e-9))
         info = (E * (late @ rest)).sum(0) - (level * bl).sum(0)
         found.shift[number] = off / np.maximum(info, 1.0)
@@ -465,7 +469,7 @@ class DriftMonitor:
         self._stay: list[_Sums] = []  # one for each outcome
         self._away = _Sums(N_LEAVER, N_LEAVER + K)
         self._theta: FloatArray = np.zeros((0, 0))  # (outcomes, covariates)
-        self._beta = np.zeros(N_ALTERNATIVE)
+        self._beta: FloatArray = np.zeros(N_ALTERNATIVE)
         self._size = np.zeros(0, dtype=np.int64)  # answers of each layout
         self._centers: list[FloatArray] = []
         self._past: FloatArray = np.zeros(
