@@ -48,6 +48,8 @@ MEMORY = (2.0, 20.0)
 N_MEMORY = 7
 #: numbers that describe a question, besides the prescribed centre; an alternative; a leaver
 N_GEOMETRY, N_ALTERNATIVE, N_LEAVER = 15, 8, 6
+#: ways in which where leavers go is compared, besides which centre it is
+N_DIRECTIONS = 6
 #: those who leave, without whom where they go is not compared
 FEWEST_LEAVERS = 200
 #: the model of where they go is fitted anew after so many answers, by so many steps at most
@@ -467,7 +469,7 @@ class DriftMonitor:
         self.n_answers, self.statistic = 0, 0.0
         self._since, self._fitted = 0, 0
         self._stay: list[_Sums] = []  # one for each outcome
-        self._away = _Sums(N_LEAVER, N_LEAVER + K)
+        self._away = _Sums(N_LEAVER, N_DIRECTIONS + K)
         self._theta: FloatArray = np.zeros((0, 0))  # (outcomes, covariates)
         self._beta: FloatArray = np.zeros(N_ALTERNATIVE)
         self._size = np.zeros(0, dtype=np.int64)  # answers of each layout
@@ -668,16 +670,16 @@ class DriftMonitor:
     def _refit(self) -> None:
         """Fit anew where leavers go, and judge all of them by it."""
         self._beta = _fit_leavers(self._X, self._jkc[:, 0], self._jkc[:, 1], self._beta)
-        self._away = _Sums(N_LEAVER, N_LEAVER + self.n_clusters)
+        self._away = _Sums(N_LEAVER, N_DIRECTIONS + self.n_clusters)
         self._sum_leavers(self._X, self._B, self._jkc)
         self._fitted = self.n_answers
 
     def _name(self, part: int, outcome: int, stratum: int) -> str:
         """Return in words what was compared."""
         if part == len(self._stay):
-            if outcome >= N_LEAVER:
-                return f"how often cluster {outcome - N_LEAVER} is used instead of the prescribed"
-            return INSTEAD[outcome]
+            if outcome < N_DIRECTIONS:
+                return INSTEAD[outcome]
+            return f"how often cluster {outcome - N_DIRECTIONS} is used instead of the prescribed"
         what = "how often entities obey" if len(self._stay) == 1 else PAID[part]
         if stratum < len(STRATA):
             return what + STRATA[stratum]
