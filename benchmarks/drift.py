@@ -129,7 +129,7 @@ def play_changes(kinds: list[str], runs: int, costs: bool, first: int) -> list[d
                 elif change is not None:
                     delay = n - t
                     break
-            delays.append(delay)
+            delays.append(delay if delay <= WITHIN else np.inf)
         found = np.array(delays)
         rows.append(
             {
@@ -193,7 +193,7 @@ def play_learners(runs: int, costs: bool, first: int) -> list[dict[str, Any]]:
                         delay = asked_so_far - t
                         break
                     learner.tell(asked, response)
-                delays.append(delay)
+                delays.append(delay if delay <= WITHIN else np.inf)
             row = {"learner": name, "behaviour": kind, "runs": runs, "false alarms": alarms}
             row["largest"] = top if n else np.nan
             row["noticed"] = np.nan if n else float(np.isfinite(delays).mean())

@@ -361,7 +361,7 @@ def _penalty(sums: _Sums, K: int) -> FloatArray:
     noise = float(np.trace(sums.rrbb.sum(0)[0]) / max(float(np.trace(sums.bb.sum(0))), TINY))
     noise = max(noise, 1e-6)
     scale = np.ones(sums.p)
-    scale[-N_MEMORY:] = 5.0  # these are small
+    scale[K + N_GEOMETRY :] = 5.0  # these are small
     n = sums.b[:, :K].sum()
     mean, y = sums.b.sum(0) / n, sums.by[:, 0, :K].sum() / n
     G = (sums.bb.sum(0) - n * np.outer(mean, mean)) * scale[:, None] * scale
@@ -521,18 +521,21 @@ class DriftMonitor:
             self.forget()  # answers tell more, or less, than they did
         G, at = _geometry(j, answers.costs, answers.apart), self._layouts_of(answers)
         if not self._stay:
-            self._stay = [_Sums(G.shape[1] + N_MEMORY, 1) for _ in y.T]
+            columns = [N_MEMORY, *(2 * N_MEMORY for _ in y.T[1:])]
+            self._stay = [_Sums(G.shape[1] + more, 1) for more in columns]
             self._past = np.zeros((0, 1 + 2 * y.shape[1]))
         self._make_room(int(i.max(initial=-1)) + 1)
         off = np.empty_like(y)
         for number, sums in enumerate(self._stay):
             one = y[:, number, None]
-            B = np.concatenate([G, self._remembered(i, number, G)], axis=1)
-            known = self._theta[number] if len(self._theta) else None
+            # Whatever is paid, learners prescribe by who has obeyed.
+            past = [self._remembered(i, outcome, G) for outcome in sorted({number, 0})[::-1]]
+            B = np.concatenate([G, *past], axis=1)
+            known = self._theta[number, : B.shape[1]] if len(self._theta) else None
             r = one[:, 0] - (one.mean() if known is None else B @ known)
             sums.add(at, B, one, r[:, None], one)
             # What is remembered must not depend on what was remembered before.
-            plain = one.mean() if known is None else G @ known[:-N_MEMORY]
+            plain = one.mean() if known is None else G @ known[: G.shape[1]]
             off[:, number] = one[:, 0] - plain
         np.add.at(self._past, i, np.concatenate([np.ones((len(i), 1)), off, y], axis=1))
         self.n_answers += len(j)
@@ -643,12 +646,14 @@ class DriftMonitor:
         K, n = self.n_clusters, len(self._size)
         penalties = [_penalty(sums, K) for sums in self._stay]
         both = list(zip(self._stay, penalties, strict=True))
-        self._theta = np.stack([sums.coefficients(penalty)[:, 0] for sums, penalty in both])
+        self._theta = np.zeros((len(both), max(sums.p for sums in self._stay)))
+        for theta, (sums, penalty) in zip(self._theta, both, strict=True):
+            theta[: sums.p] = sums.coefficients(penalty)[:, 0]
         splits, lengths = self._windows()
         if not splits:
             return None
-        kernel, E = self._alike(), _strata(K)
-        found = [_compare(sums, E, kernel, splits, penalty) for sums, penalty in both]
+        kernel = self._alike()
+        found = [_compare(one, _strata(K, one.p), kernel, splits, penalty) for one, penalty in both]
         if len(self._X) >= FEWEST_LEAVERS:
             if self._fitted == 0 or self.n_answers - self._fitted >= REFIT_EVERY:
                 self._refit()
@@ -656,15 +661,15 @@ class DriftMonitor:
             few = 1e-6 * len(self._X) * np.eye(N_LEAVER)
             found.append(_compare(self._away, np.eye(N_LEAVER)[:, :1], kernel, splits, few))
         worst = max(range(len(found)), key=lambda number: np.abs(found[number].statistic).max())
-        one = found[worst]
-        at = np.unravel_index(np.abs(one.statistic).argmax(), one.statistic.shape)
-        self.statistic = float(abs(one.statistic[at]))
+        most = found[worst]
+        at = np.unravel_index(np.abs(most.statistic).argmax(), most.statistic.shape)
+        self.statistic = float(abs(most.statistic[at]))
         if self.statistic <= self.limit:
             return None
         window, outcome, stratum = (int(number) for number in at)
         what = self._name(worst, outcome, stratum)
-        after = float(one.seen[at])
-        before = after - float(one.shift[at])
+        after = float(most.seen[at])
+        before = after - float(most.shift[at])
         return Change(*when, lengths[window], what, before, after, self.statistic)
 
     def _refit(self) -> None:
@@ -727,8 +732,8 @@ class DriftMonitor:
         for name in ARRAYS:
             setattr(monitor, name, np.array(state[name.removeprefix("_")]))
         monitor._centers = list(np.array(state["centers"]))
-        p = monitor.n_clusters + N_GEOMETRY + N_MEMORY
-        monitor._stay = [_Sums(p, 1) for _ in range(int(state["n_outcomes"]))]
+        widths = [state[f"sums.{n + 1}.b"].shape[1] for n in range(int(state["n_outcomes"]))]
+        monitor._stay = [_Sums(p, 1) for p in widths]
         for number, sums in enumerate((monitor._away, *monitor._stay)):
             for name in sums.names:
                 setattr(sums, name, np.array(state[f"sums.{number}.{name}"]))
@@ -762,10 +767,10 @@ INSTEAD = (
 )
 
 
-def _strata(K: int) -> FloatArray:
+def _strata(K: int, n_covariates: int) -> FloatArray:
     """Return of which covariates each stratum is the sum."""
     n = len(STRATA)
-    E = np.zeros((K + N_GEOMETRY + N_MEMORY, n + K))
+    E = np.zeros((n_covariates, n + K))
     E[:K, 0] = E[:K, 2] = 1.0
     E[K, 1], E[K, 2] = 1.0, -1.0
     E[K + N_GEOMETRY, 3] = 1.0
