@@ -428,7 +428,7 @@ class DriftMonitor:
         Number of centres.
     limit : float, default=4.5
         Statistic beyond which behaviour has changed. In 20,000 answers of entities that did not
-        change, the largest was 3 on average and 4.3 in the worst of 90 simulated runs; see
+        change, the largest was 3 on average and 4.3 in the worst of 96 simulated runs; see
         ``benchmarks/drift.py null``.
 
     Attributes
