@@ -153,6 +153,13 @@ class Memory:
         memory._numbers = {Y.tobytes(): number for number, Y in enumerate(memory.layouts)}
         return memory
 
+    def latest(self, m: int) -> Memory:
+        """Return the last answers alone."""
+        other, first = self.copied(), max(0, len(self) - m)
+        for name in (*COLUMNS, "matches"):
+            setattr(other, name, getattr(self, name)[first:])
+        return other
+
     def copied(self) -> Memory:
         """Return a copy: arrays are never changed in place, so they are shared."""
         return copy.copy(self)

@@ -7,6 +7,7 @@ on the model, which costs no answers. What the model is depends on what answers 
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from typing import Any, Self
@@ -15,9 +16,11 @@ import numpy as np
 import torch
 from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import cdist
+from scipy.stats import norm
 
 from volition.autonomy import Autonomy, Chunk
 from volition.choices import Choices
+from volition.learning.drift import DriftMonitor, Shift, WatchedAnswers
 from volition.learning.entities import Entities
 from volition.learning.layouts import Layouts, Showing
 from volition.learning.memory import Memory
@@ -78,7 +81,8 @@ class StagedStrategy(Strategy):
 
     def __init__(
         self, entities: Entities, n_clusters: int, rng: np.random.Generator, *, exploration: float,
-        tol: float, most: int, terms: Callable[[], TermsModel], service: Callable[[Entities], ServiceModel],
+        tol: float, most: int, terms: Callable[[], TermsModel],
+        service: Callable[[Entities], ServiceModel],
         expected: Callable[[StagedStrategy], Strategy] | None = None, wanted: str = "auto",
         needs_realized: bool = False,
     ) -> None:  # fmt: skip
@@ -92,6 +96,7 @@ class StagedStrategy(Strategy):
         self.centers = np.repeat(mean[None], n_clusters, axis=0)
         self.layouts, self.showing = Layouts(n_clusters, self.scale, rng), Showing()
         self.memory = Memory(n_clusters, entities.n_features, self.cost_unit)
+        self.drift = DriftMonitor(n_clusters)
         self.beta = HARD / self.cost_unit
         self.stage, self.told = 0, 0
         self.finished: str | None = None
@@ -188,10 +193,47 @@ class StagedStrategy(Strategy):
     def _undecided(self) -> bool:
         return self.responses is None
 
-    def learn(self, answers: Answers) -> None:
+    def take(self, answers: Answers) -> None:
         self.memory = self.memory.copied()
         self.memory.add(answers, self.entities)
         self.told += len(answers)
+
+    def noticed(self, answers: Answers) -> Change | None:
+        """Compare answers with earlier ones to questions of the same kind.
+
+        Shares of clusters change while centres are tried out; how answers depend on questions does
+        not.
+        """
+        new = self.memory.latest(len(answers))
+        rows, K = new.sure, self.n_clusters
+        if K < 2 or len(rows) == 0:
+            return None
+        Y, j = new.layouts[new.layout[rows]], new.prescribed[rows]
+        x, y = torch.from_numpy(self.entities.X[new.entities[rows]]), torch.from_numpy(Y)
+        with torch.no_grad():
+            D = self.entities.cost.each(x, y).numpy()
+            apart = self.entities.cost.each(y[np.arange(len(j)), j], y).numpy()
+        used = new.served[rows].argmax(1)
+        watched = WatchedAnswers(
+            new.entities[rows], j, D / self.cost_unit, apart / self.cost_unit, Y, used
+        )
+        found = self.drift.add(watched, (self.tally.asked, self.tally.answered))
+        return None if found is None else self._described(found)
+
+    def _described(self, found: Shift) -> Change:
+        """Return a shift with the choices before and after it."""
+        late = self.memory.latest(found.n_after)
+        tables = []
+        for memory in (self.memory, late):
+            table, rows = np.zeros((self.n_clusters,) * 2, dtype=np.int64), memory.sure
+            np.add.at(table, (memory.prescribed[rows], memory.served[rows].argmax(1)), 1)
+            tables.append(table)
+        chance = min(1.0, 2 * float(norm.sf(found.statistic)))
+        before, after = (tables[0] - tables[1]).tolist(), tables[1].tolist()
+        when = found.n_interactions, found.n_answers
+        return Change(*when, found.what, found.before, found.after, chance, before, after)
+
+    def learn(self, answers: Answers) -> None:
         if isinstance(self.responses, TermsModel) and self.responses.from_log:
             self.responses = self.responses.copied()
             self.responses.from_log = False  # from now on there is more than the log
@@ -207,8 +249,6 @@ class StagedStrategy(Strategy):
             self.told -= self.goal
             self._explore()
             self.stage += 1
-            if self.finished is not None:
-                self.monitor.forget_choices()
             self.relabel()
 
     def _check_wanted(self) -> None:
@@ -328,15 +368,10 @@ class StagedStrategy(Strategy):
     def metric_holds(self) -> bool:
         return not isinstance(self.responses, ServiceModel)
 
-    @property
-    def watches_choices(self) -> bool:
-        # While centres are tried out, shares of clusters change with them.
-        return self.finished is not None
-
     def changed(self, change: Change) -> None:
         """Begin again at the present centres: what was chosen before no longer tells."""
-        self.memory = self.memory.forgotten()
-        self.stage, self.told, self.finished = 0, 0, None
+        self.memory = self.memory.latest(int(np.sum(change.table_after)))
+        self.stage, self.told, self.finished = 0, len(self.memory), None
         if self.responses is not None:
             self.responses = self.responses.copied()
             self.responses.forget()
@@ -399,6 +434,7 @@ class StagedStrategy(Strategy):
     def copied(self) -> Self:
         other = super().copied()
         other.showing = self.showing.copied()
+        other.drift = copy.deepcopy(self.drift)
         return other
 
     def state(self) -> dict[str, Any]:
@@ -412,6 +448,7 @@ class StagedStrategy(Strategy):
             "cost_unit": self.cost_unit,
             "region": self.region,
             "memory": self.memory.state(),
+            "drift": self.drift.state(),
             "showing": self.showing.state(),
             "kind": None if responses is None else type(responses).__name__,
             "responses": None if responses is None else responses.state(),
@@ -422,6 +459,7 @@ class StagedStrategy(Strategy):
         for name in ("stage", "told", "finished", "scale", "cost_unit", "region"):
             setattr(self, name, state[name])
         self.memory = Memory.from_state(state["memory"])
+        self.drift = DriftMonitor.from_state(state["drift"])
         self.showing = Showing(**state["showing"])
         if state["kind"] is not None:
             self.responses = (

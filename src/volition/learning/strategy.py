@@ -157,6 +157,18 @@ class Strategy(ABC):
 
     # -- learning ---------------------------------------------------------------------------------
 
+    def take(self, answers: Answers) -> None:
+        """Keep answers, before anything is made of them."""
+
+    def noticed(self, answers: Answers) -> Change | None:
+        """Return whether behaviour has changed, by blindly drawn prescriptions among answers."""
+        asked = answers.asked
+        blind = (asked.explored > 0) & (answers.realized >= 0)
+        if not self.watches_choices or not blind.any():
+            return None
+        when = self.tally.asked, self.tally.answered
+        return self.monitor.add_choices(asked.prescribed[blind], answers.realized[blind], when)
+
     @abstractmethod
     def learn(self, answers: Answers) -> None:
         """Take in answers."""

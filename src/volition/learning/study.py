@@ -286,17 +286,14 @@ class Study:
         monitor.add_costs(
             answers.cost[good], 1 / asked.propensity[good], asked.entities[good], seen
         )
-        blind = (asked.explored > 0) & (answers.realized >= 0)
-        if strategy.watches_choices and blind.any():
-            change = monitor.add_choices(
-                asked.prescribed[blind], answers.realized[blind], strategy.tally[:2]
-            )
-            if change is not None:
-                log.info("Behaviour has changed: %s", change.what)
-                changes.append(change)
-                monitor.forget_costs()
-                trial = TrialResult()
-                strategy.changed(change)
+        strategy.take(answers)
+        change = strategy.noticed(answers)
+        if change is not None:
+            log.info("Behaviour has changed: %s", change.what)
+            changes.append(change)
+            monitor.forget_costs()
+            trial = TrialResult()
+            strategy.changed(change)
         with strategy.few_threads():
             strategy.learn(answers)
         now = strategy.centers, strategy.labels
