@@ -97,9 +97,7 @@ def test_costs_alone_do_not_suffice(X):
     model = TabularClustering(K, random_state=0)
     with pytest.raises(ValueError, match="needs the realised clusters"):
         model.fit(X, population=people)
-    assert (
-        len(model._study.ledger.outstanding().ids) == model.n_interactions_
-    )
+    assert len(model._study.ledger.outstanding().ids) == model.n_interactions_
 
 
 def test_a_learner_must_begin(X, people):
