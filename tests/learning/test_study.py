@@ -1,9 +1,12 @@
 """Asking, telling and learning; who comes and goes; going on from a file."""
 
 import json
+import pickle
 import signal
 import subprocess
 import sys
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -12,14 +15,18 @@ from hypothesis import strategies as st
 from populace import ESTIMATES, K, answers_of, gap, table_of, uniform
 
 from volition import (
+    ADENClustering,
+    ChoiceClustering,
     FixedAutonomy,
     Prescriptions,
+    Recipe,
     Response,
     SimulatedPopulation,
     TabularClustering,
     load_model,
     save_model,
 )
+from volition.io.serialization import encode
 
 
 @pytest.fixture(scope="module")
@@ -97,9 +104,7 @@ def test_costs_alone_do_not_suffice(X):
     model = TabularClustering(K, random_state=0)
     with pytest.raises(ValueError, match="needs the realised clusters"):
         model.fit(X, population=people)
-    assert (
-        len(model._study.ledger.outstanding().ids) == model.n_interactions_
-    )
+    assert len(model._study.ledger.outstanding().ids) == model.n_interactions_
 
 
 def test_a_learner_must_begin(X, people):
@@ -136,6 +141,278 @@ def test_lost_repeated_late_answers_cost_little(X):
     model.conclude()
     assert model.n_repeated_ > 0
     assert gap(model, X, P) < 1
+
+
+# -- asking about those who are here ----------------------------------------------------------
+
+
+def make(name, K=3, **options):
+    """Return a learner of each kind."""
+    if name == "aden":
+        return ADENClustering(K, random_state=0, **options)
+    if name == "as published":
+        recipe = Recipe(
+            hidden_dim=8, ff_dim=8, n_blocks=1, n_heads=1, n_layouts=2, n_samples=16, n_draws=4,
+            replicas=1, updates=1, center_epochs=1, tau=4.0, head="costs",
+        )  # fmt: skip
+        return ADENClustering(K, preset=recipe, random_state=0, **options)
+    if name == "choice":
+        return ChoiceClustering(K, family="distance", random_state=0, **options)
+    return TabularClustering(K, estimate=name, random_state=0, **options)
+
+
+LEARNERS = (*ESTIMATES, "choice", "aden", "as published")
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_exactly_those_are_asked_who_are_named(X, name):
+    model = make(name).start(X)
+    assert model.ask(entities=[17, 4, 17]).entities.tolist() == [17, 4, 17]
+    assert model.ask(entities=np.array([3], dtype=np.int32)).entities.tolist() == [3]
+    assert model.n_interactions_ == 4
+    model.remove_entities([4])
+    for wrong, message in (
+        ({"entities": [4]}, "Entity 4 has left; it cannot be asked"),
+        ({"entities": [3, len(X)]}, "Entity numbers go from 0 to 299"),
+        ({"entities": [-1]}, "Entity numbers go from 0"),
+        ({"entities": [0.5]}, "Entity numbers go from 0"),
+        ({"entities": []}, "Entity numbers go from 0|at least one entity"),
+        ({"n": 2, "entities": [1, 2]}, "n or entities, not both"),
+        ({"n": 0}, "n must be an integer >= 1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            model.ask(**wrong)
+    assert model.n_interactions_ == 4
+    new = model.add_entities(X[:1] + 0.1)
+    assert model.ask(entities=new).entities.tolist() == [300]
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_whoever_is_named_is_told_what_is_best_for_them(X, name):
+    """Each for itself, also where a learner asks several times about one pair."""
+    people = SimulatedPopulation(X, random_state=0)
+    model = make(name, n_interactions=1200)
+    for _ in range(4):
+        if not model.__sklearn_is_fitted__():
+            model.start(X)
+        asked = model.ask(200)
+        model.tell(asked, answers_of(people, asked)).learn()
+    strategy = model._study.strategy
+    strategy.exploration, strategy.beta = 0.0, 1e9
+    who = np.arange(0, 300, 30)
+    for _ in range(5):
+        asked = model.ask(entities=who)
+        np.testing.assert_array_equal(asked.entities, who)
+        sets = np.broadcast_to(asked.centers, (len(who), 3, 2))
+        for row, Y in enumerate(sets):
+            costs = model.expected_costs(centers=Y)[who[row]]
+            chosen = costs[asked.prescribed[row]]
+            if name != "choices":  # which prescribes by doubt
+                assert chosen == pytest.approx(costs.min(), rel=1e-3)
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_questions_carry_their_chance_their_centres_number_and_their_own(X, name):
+    model = make(name).start(X)
+    asked = [model.ask(40) for _ in range(5)]
+    ids = np.concatenate([one.ids for one in asked])
+    assert len(np.unique(ids)) == 200
+    shown = {}
+    for one in asked:
+        assert (one.propensity > 0).all()
+        assert (one.propensity <= 1).all()
+        sets = np.broadcast_to(one.centers, (40, 3, 2))
+        for version, Y in zip(one.version.tolist(), sets, strict=True):
+            np.testing.assert_array_equal(shown.setdefault(version, Y), Y)
+    # Before anything is known, everybody is as likely to be told one as another.
+    np.testing.assert_allclose(asked[0].propensity, 1 / 3, atol=0.25)
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_questions_go_through_a_database_and_back(X, people, name):
+    people = SimulatedPopulation(X, FixedAutonomy(uniform(0.25, 3)), random_state=1)
+    model, other = make(name).start(X), make(name).start(X)
+    asked = model.ask(30)
+    rows = json.loads(json.dumps(asked.to_records()))
+    back = Prescriptions.from_records(rows)
+    assert back == asked
+    np.random.default_rng(0).shuffle(rows)
+    shuffled = Prescriptions.from_records(rows[:20])
+    model.tell(shuffled, answers_of(people, shuffled)).learn()
+    assert model.n_answers_ == 20
+    model.tell(asked, answers_of(people, asked)).learn()
+    assert (model.n_answers_, model.n_repeated_) == (30, 20)
+    assert other.ask(30) != asked  # numbers differ
+
+
+@pytest.mark.parametrize("name", [*ESTIMATES, "choice", "aden"])
+def test_telling_takes_milliseconds(name):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(2000, 2))
+    people = SimulatedPopulation(X, FixedAutonomy(uniform(0.3, 8)), random_state=0)
+    model, times = make(name, K=8).start(X), []
+    for _ in range(9):
+        asked = model.ask(500)
+        response = answers_of(people, asked)
+        start = time.perf_counter()
+        model.tell(asked, response)
+        times.append(time.perf_counter() - start)
+    assert model.n_answers_ == 0
+    assert np.median(times) < 0.05
+
+
+# -- numbers, threads ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [*ESTIMATES, "choice"])
+def test_no_number_is_used_again_after_a_kill(X, tmp_path, name):
+    """Answers to questions that the checkpoint does not know are taken once."""
+    people = SimulatedPopulation(X, FixedAutonomy(uniform(0.25, 3)), random_state=1)
+    model = make(name, n_interactions=2000).start(X)
+    asked = model.ask(50)
+    model.tell(asked, answers_of(people, asked)).learn()
+    path = model.save(tmp_path / "m.safetensors")
+    lost = model.ask(5000)
+    response = answers_of(people, lost)
+    del model
+    model = load_model(path)
+    again = model.ask(5000)
+    assert len(np.intersect1d(lost.ids, again.ids)) == 0
+    some = np.arange(40)
+    model.tell(lost.take(some), response.take(some))
+    model.tell(lost.take(some), response.take(some)).learn()
+    assert (model.n_answers_, model.n_repeated_) == (90, 40)
+    model.tell(lost.take(some), response.take(some))
+    model = load_model(model.save(path))
+    model.tell(lost.take(np.arange(30, 60)), response.take(np.arange(30, 60))).learn()
+    assert (model.n_answers_, model.n_repeated_) == (110, 90)
+    model.tell(again.take(some), answers_of(people, again.take(some))).learn()
+    assert model.n_answers_ == 150
+    unsaid = Prescriptions(lost.entities, lost.prescribed, lost.centers, lost.ids)
+    with pytest.raises(ValueError, match="was never asked like this"):
+        model.tell(unsaid, response)
+
+
+@pytest.mark.parametrize("name", [*ESTIMATES, "choice", "as published"])
+def test_six_threads_ask_and_tell_while_another_learns(X, tmp_path, name):
+    model, ids, errors, done = make(name, n_interactions=1800).start(X), [], [], []
+
+    def work(seed):
+        people = SimulatedPopulation(X, FixedAutonomy(uniform(0.25, 3)), random_state=seed)
+        for _ in range(20):
+            asked = model.ask(15)
+            ids.append(asked.ids)
+            model.tell(asked, answers_of(people, asked))
+            model.tell(asked.take([0]), answers_of(people, asked.take([0])))
+
+    def learn():
+        while not done:
+            model.learn()
+            load_model(model.save(tmp_path / "m.safetensors"))
+
+    def caught(task, *given):
+        try:
+            task(*given)
+        except BaseException as error:
+            errors.append(error)
+
+    workers = [threading.Thread(target=caught, args=(work, seed)) for seed in range(6)]
+    learner = threading.Thread(target=caught, args=(learn,))
+    for thread in (*workers, learner):
+        thread.start()
+    for thread in workers:
+        thread.join()
+    done.append(True)
+    learner.join()
+    assert errors == []
+    model.learn()
+    assert len(np.unique(np.concatenate(ids))) == 1800
+    assert (model.n_interactions_, model.n_answers_, model.n_repeated_) == (1800, 1800, 120)
+    if name == "choices":
+        assert table_of(model).sum() == 1800
+    assert len(model._study.ledger.outstanding().ids) == 0
+
+
+def test_a_checkpoint_written_while_another_thread_learns_is_whole(X, tmp_path, people):
+    """Answers are in the table or wait to be learned, never both."""
+    model, done = TabularClustering(K, random_state=0).start(X), []
+    asked = model.ask(20_000)
+    response = answers_of(people, asked)
+
+    def learn():
+        for lo in range(0, 20_000, 1000):
+            some = np.arange(lo, lo + 1000)
+            model.tell(asked.take(some), response.take(some)).learn()
+        done.append(True)
+
+    thread = threading.Thread(target=learn)
+    thread.start()
+    while not done:
+        other = load_model(model.save(tmp_path / "m.safetensors"))
+        waiting = sum(len(letter.ids) for letter in other._study.inbox)
+        assert table_of(other).sum() == other.n_answers_
+        assert other.learn().n_answers_ % 1000 == 0
+        assert table_of(other).sum() == other.n_answers_ >= waiting
+    thread.join()
+
+
+# -- what is refused, what stays ----------------------------------------------------------------
+
+
+def test_what_is_told_may_be_changed_afterwards(X):
+    model, Y = make("choice").start(X), X[:3].copy()
+    i = np.arange(10)
+    model.tell(Prescriptions(i, i % 3, Y), Response(i % 3, np.ones(10)))
+    Y[:] = 99
+    model.learn()
+    np.testing.assert_array_equal(model.choices_.layouts[0], X[:3])
+
+
+def test_a_choice_of_unknown_cost_is_an_answer(X):
+    for name in ("choices", "choice"):
+        model = make(name).start(X)
+        asked = model.ask(20)
+        realized, cost = np.full(20, 1), np.full(20, np.nan)
+        realized[:5] = -1
+        model.tell(asked, Response(realized, cost)).learn()
+        assert model.n_answers_ == 15
+        model.tell(asked, Response(np.ones(20, dtype=int), None)).learn()
+        assert (model.n_answers_, model.n_repeated_) == (20, 15)
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_refused_entities_change_nothing(X, name):
+    model = make(name).start(X)
+    before = pickle.dumps(encode(model._study.state()))
+    for wrong in (
+        {"X": np.ones((2, 3))},
+        {"X": [[np.nan, 0.0]]},
+        {"X": X[:2], "sample_weight": [-1.0, 1.0]},
+        {"X": X[:2], "sample_weight": np.ones(3)},
+        {"X": X[:2], "covariates": np.ones((2, 1))},
+    ):
+        with pytest.raises(ValueError, match=r"."):
+            model.add_entities(**wrong)
+    with pytest.raises(ValueError, match="Entity numbers go from 0"):
+        model.remove_entities([3, 10**6])
+    assert pickle.dumps(encode(model._study.state())) == before
+
+
+@pytest.mark.parametrize("name", [*ESTIMATES, "choice"])
+def test_concluding_by_hand_may_be_followed_by_more(X, name):
+    people = SimulatedPopulation(X, FixedAutonomy(uniform(0.25, 3)), random_state=1)
+    model = make(name, n_interactions=600).start(X)
+    for _ in range(3):
+        asked = model.ask(100)
+        model.tell(asked, answers_of(people, asked))
+    model.conclude()  # learns what was told
+    assert model.n_answers_ == 300
+    centers, lines = model.cluster_centers_, len(model.history_)
+    np.testing.assert_array_equal(model.conclude().cluster_centers_, centers)
+    assert len(model.history_) == lines
+    asked = model.ask(100)
+    model.tell(asked, answers_of(people, asked)).learn()
+    assert model.n_answers_ == 400
 
 
 # -- coming and going -----------------------------------------------------------------------------

@@ -144,4 +144,5 @@ class Counts:
 
     def state(self) -> dict[str, Any]:
         """Return what a file needs."""
-        return {"table": self.table, "evidence": self.evidence, "unit": self.unit}
+        # The table goes on being changed in place.
+        return {"table": self.table.copy(), "evidence": self.evidence, "unit": self.unit}
