@@ -601,7 +601,7 @@ def paper() -> None:
 
         def step_done(learner: ADENClustering) -> bool:
             ours.append(perf_counter() - began[0])
-            losses.append(learner.history_[-1]["loss"])
+            losses.append(learner.history_[-1].loss)
             progress.advance(task)
             if len(plain) < 50:
                 start = perf_counter()

@@ -579,8 +579,8 @@ def _write(model: AnyLearner, source: Source, summary: dict[str, Any], folder: P
     )  # fmt: skip
     write_csv(
         folder / "history.csv",
-        list(model.history_[0]),
-        (list(line.values()) for line in model.history_),
+        list(model.history_[0]._fields),
+        (list(line) for line in model.history_),
     )
     if isinstance(model, ADENClustering) and model.network_ is not None:
         model.save_network(folder / "network.safetensors")

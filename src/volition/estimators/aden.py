@@ -75,7 +75,7 @@ class ADENClustering(Learner):
         well.
     beta_ : float
     n_interactions_, n_answers_, n_repeated_ : int
-    history_ : list of dict
+    history_ : list of Progress
     stop_reason_ : str or None
         As in `TabularClustering`; the history has the loss too.
 

@@ -66,7 +66,7 @@ class ChoiceClustering(Learner):
     center_names_ : list of str or None
         Names of the centres, where a log was given with names or numbered from 1.
     n_interactions_, n_answers_, n_repeated_ : int
-    history_ : list of dict
+    history_ : list of Progress
     tried_, kept_ : list of Tried, str
     stop_reason_ : str or None
         As in `TabularClustering`.

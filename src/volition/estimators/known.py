@@ -367,7 +367,7 @@ class AutonomyAwareClustering(
         if problem.loses_digits(summary.hard_distortion):
             exact = problem.by_differences()
             labels, self.policy_, summary = exact.prescribe(self.cluster_centers_, self.beta_)
-        self.labels_ = labels.astype(np.int32)
+        self.labels_ = labels
         self.distortion_, self.free_energy_ = summary.hard_distortion, summary.free_energy
         self._n_features_out = len(Y)
 
@@ -400,7 +400,7 @@ class AutonomyAwareClustering(
         ndarray of shape (n,)
         """
         problem = self._fitted_problem(X, groups, autonomy_proba)
-        return problem.labels(self.cluster_centers_).astype(np.int32)
+        return problem.labels(self.cluster_centers_)
 
     def predict_proba(self, X: Any, groups: Any = None, autonomy_proba: Any = None) -> FloatArray:
         """Return the Gibbs policy pi(j | i) at ``beta_``, shape (n, K)."""

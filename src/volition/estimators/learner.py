@@ -16,6 +16,7 @@ from sklearn.base import (
     ClusterMixin,
     TransformerMixin,
 )
+from sklearn.callback import CallbackSupportMixin, with_callbacks
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import _check_feature_names
 
@@ -28,7 +29,7 @@ from volition.learning.monitor import Change, Estimate
 from volition.learning.proposing import Proposal, propose
 from volition.learning.staged import StagedStrategy, choice_strategy
 from volition.learning.strategy import SPENT, Strategy
-from volition.learning.study import Study
+from volition.learning.study import Progress, Study
 from volition.learning.trial import PLAIN, Tried, reserve
 from volition.population import IntArray, Population, Prescriptions, Response
 from volition.problem import Problem
@@ -39,7 +40,13 @@ class UnreliableWarning(UserWarning):
     """What was learned may be wrong; the sentence says why."""
 
 
-class Learner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):
+class Learner(
+    CallbackSupportMixin,
+    ClassNamePrefixFeaturesOutMixin,
+    TransformerMixin,
+    ClusterMixin,
+    BaseEstimator,
+):
     """Base class: a study, held by an estimator.
 
     A subclass says what its parameters mean (`_check_params`) and makes a strategy (`_strategy`).
@@ -116,6 +123,7 @@ class Learner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, B
     def _cost(self) -> Cost:
         return resolve_cost(self.metric)
 
+    @with_callbacks
     def fit(
         self,
         X: Any,
@@ -186,14 +194,33 @@ class Learner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, B
         save = None
         if checkpoint is not None:
             save = lambda: self.save(checkpoint, population)  # noqa: E731
-        watch = None if on_batch is None else (lambda: on_batch(self))
-        fit = Fit(study, population, total, save, checkpoint_every, watch)
+        root = self._init_callback_context(max_subtasks=None)
+        root.call_on_fit_task_begin(estimator=self, X=study.entities.X)
+        after = self._after_batch(root, on_batch)
+        fit = Fit(study, population, total, save, checkpoint_every, after)
         reason = fit.run()
+        root.call_on_fit_task_end(estimator=self, X=study.entities.X)
         self.stop_reason_ = self._in_full(reason)
         if fit.stopped is None:
             for doubt in [*self._notes(), *study.strategy.doubts(), *study.trial.doubts()]:
                 warnings.warn(doubt, UnreliableWarning, stacklevel=2)
         return self
+
+    def _after_batch(
+        self, root: Any, on_batch: Callable[[Learner], Any] | None
+    ) -> Callable[[], Any]:
+        """Return what is called after each batch: scikit-learn's callbacks, and the user's."""
+
+        def after() -> Any:
+            X = self._study.entities.X
+            task = root.subcontext(task_name=f"{self.n_interactions_} questions")
+            task.call_on_fit_task_begin(estimator=self, X=X)
+            stop = task.call_on_fit_task_end(
+                estimator=self, X=X, reconstruction_attributes=lambda: dict(vars(self))
+            )
+            return (on_batch is not None and on_batch(self)) or ("ended by a callback" * bool(stop))
+
+        return after
 
     def _notes(self) -> list[str]:
         """Return what else a user should know of a fit that has ended."""
@@ -467,7 +494,7 @@ class Learner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, B
         return self._begun().tally.repeated
 
     @property
-    def history_(self) -> list[dict[str, float]]:
+    def history_(self) -> list[Progress]:
         """One line for each batch: interactions, answers, beta, distortion by model and answers."""
         return self._begun().history
 

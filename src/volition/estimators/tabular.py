@@ -64,7 +64,7 @@ class TabularClustering(Learner):
     beta_ : float
     n_interactions_, n_answers_, n_repeated_ : int
         Questions asked, answers learned from, and answers that came twice.
-    history_ : list of dict
+    history_ : list of Progress
         Per batch: interactions, answers, beta, distortion by table and by answers. Of a very long
         run, every other line is dropped now and then.
     changes_ : list of Change

@@ -452,7 +452,7 @@ class AnnealedStrategy(Strategy):
 
     # -- results ----------------------------------------------------------------------------------
 
-    def figures(self) -> dict[str, float]:
+    def figures(self) -> dict[str, Any]:
         return {"loss": self.loss, "stage": self.stage}
 
     def problem(self, X: FloatArray, rows: IntArray | None, covariates: Any = None) -> Problem:

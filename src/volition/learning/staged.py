@@ -405,7 +405,7 @@ class StagedStrategy(Strategy):
 
     # -- results ----------------------------------------------------------------------------------
 
-    def figures(self) -> dict[str, float]:
+    def figures(self) -> dict[str, Any]:
         # As long as there is no model the distortion is not one that was learned.
         known = {} if self.model is not None else {"distortion": math.nan}
         loss = math.nan if self.responses is None else self.responses.loss

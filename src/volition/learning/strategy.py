@@ -256,7 +256,7 @@ class Strategy(ABC):
     def problem(self, X: FloatArray, rows: IntArray | None, covariates: Any = None) -> Problem:
         """Return the problem of some entities; ``rows`` says which, if they are ours."""
 
-    def figures(self) -> dict[str, float]:
+    def figures(self) -> dict[str, Any]:
         """Return what else belongs into a line of the history."""
         return {}
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from volition.io.serialization import registered
 from volition.learning.entities import Entities
 from volition.learning.ledger import Asked, Ledger
 from volition.learning.monitor import Change, Estimate
@@ -25,6 +26,25 @@ from volition.validation import FloatArray, check_integer
 log = logging.getLogger("volition")
 #: lines of history beyond which every other one is dropped
 LONGEST_HISTORY = 20_000
+
+
+@registered
+class Progress(NamedTuple):
+    """How far a learner was after a batch: a line of its history."""
+
+    interactions: int
+    answers: int
+    beta: float
+    #: cost of the plan as the model sees it; NaN as long as there is no model
+    distortion: float
+    #: cost of the plan by answers alone, and its 95 % interval
+    observed: float
+    low: float
+    high: float
+    #: mean loss of the answers, where a network or terms are fitted
+    loss: float = math.nan
+    #: how often a model was fitted and centres were searched for
+    stage: int = 0
 
 
 class Letter(NamedTuple):
@@ -54,7 +74,7 @@ class Study:
         self.layouts = 0  # versions of centres that were shown
         self._shown: FloatArray | None = None
         self.tally = Tally()
-        self.history: list[dict[str, float]] = []
+        self.history: list[Progress] = []
         self.changes: list[Change] = []
         self.trial = TrialResult()
         self.concluded = False
@@ -345,7 +365,7 @@ class Study:
             try:
                 with strategy.few_threads():
                     strategy.conclude(thoroughly)
-                if history and history[-1]["interactions"] == self.tally.asked:
+                if history and history[-1].interactions == self.tally.asked:
                     del history[-1]  # it is of before
                 trial = self.trial
                 now = strategy.centers, strategy.labels
@@ -474,20 +494,12 @@ class Study:
         )
 
 
-def _note(strategy: Strategy, history: list[dict[str, float]], seen: Estimate) -> None:
+def _note(strategy: Strategy, history: list[Progress], seen: Estimate) -> None:
     """Add a line to a history."""
-    history.append(
-        {
-            "interactions": strategy.tally.asked,
-            "answers": strategy.tally.answered,
-            "beta": strategy.beta,
-            "distortion": strategy.distortion,
-            "observed": seen.value,
-            "low": seen.low,
-            "high": seen.high,
-            **strategy.figures(),
-        }
+    line = Progress(
+        *strategy.tally[:2], strategy.beta, strategy.distortion, seen.value, seen.low, seen.high
     )
+    history.append(line._replace(**strategy.figures()))
     if len(history) > LONGEST_HISTORY:
         history[:] = history[::2]  # the newest is among them
 

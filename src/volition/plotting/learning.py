@@ -72,7 +72,7 @@ def plot_learning(learner: Learner, *, optimum: Any = None, ax: Any = None) -> A
     ax = _axes(ax)
     names = ("interactions", "distortion", "observed", "low", "high")
     when, table, observed, low, high = (
-        np.array([line[name] for line in learner.history_]) for name in names
+        np.array([getattr(line, name) for line in learner.history_]) for name in names
     )
     known = np.isfinite(table)  # nothing may have been learned at first, or to the end
     few = "o" if known.sum() < FEW else None

@@ -47,7 +47,7 @@ def plot_training(learner: ADENClustering, *, optimum: float | None = None) -> A
         raise ValueError("The learner has no history to draw: it has not been told anything yet.")
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
     when, loss, beta = (
-        np.array([line[name] for line in learner.history_])
+        np.array([getattr(line, name) for line in learner.history_])
         for name in ("interactions", "loss", "beta")
     )
     known = np.isfinite(loss)
