@@ -24,6 +24,10 @@ from common import RESULTS, SHARED, THREADS, published, report
 from rich.progress import Progress, track
 from sklearn.datasets import make_blobs
 from torch import nn
+from volition.learning.aden import PRESETS, ADENetwork, Units
+from volition.learning.aden.lessons import prepare
+from volition.learning.aden.replay import Batch
+from volition.learning.aden.training import Trainer
 
 from volition import (
     ADENClustering,
@@ -37,10 +41,6 @@ from volition import (
 from volition.autonomy import Autonomy
 from volition.costs import resolve_cost
 from volition.datasets import load_four_groups, load_utd19_london, make_city
-from volition.learning.aden import PRESETS, ADENetwork, Units
-from volition.learning.aden.lessons import prepare
-from volition.learning.aden.replay import Batch
-from volition.learning.aden.training import Trainer
 from volition.problem import Problem
 from volition.reproduce.published import GRID
 

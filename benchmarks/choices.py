@@ -17,6 +17,7 @@ from behaviours import INSIDE, OUTSIDE, make_log, make_town, today_of
 from common import SHARED, THREADS, published, report
 from rich.progress import track
 from sklearn.cluster import KMeans
+from volition.learning.choice import read_log
 
 from volition import (
     AutonomyAwareClustering,
@@ -30,7 +31,6 @@ from volition.autonomy import Autonomy
 from volition.choices import ChoiceAutonomy, fit_choices, parameters
 from volition.choices.decision import MOVED, TODAY
 from volition.datasets import load_four_groups, load_utd19_london
-from volition.learning.choice import read_log
 from volition.portfolio import Search
 from volition.problem import Problem
 

@@ -56,3 +56,9 @@ def shared():
     if not (SHARED / "published" / "table1.csv").is_file():
         pytest.skip("the published figures (../shared) are not here")
     return SHARED
+
+
+@pytest.fixture(scope="session")
+def some_groups(four_groups):
+    """One in six of the four groups' entities."""
+    return four_groups[::6]

@@ -44,12 +44,14 @@ from volition.choices import (
     parameters,
     seen_cost,
 )
+from volition.choices.coding import make_coding
 from volition.choices.data import make_basis, make_decisions, make_scene
 from volition.choices.decision import MOVED
 from volition.choices.fit import _forward
 from volition.choices.logit import Decisions, fit_logit, log_likelihoods, scores
-from volition.choices.model import KNOTS, PAIRED, term_size
 from volition.choices.ranked import RankedTransition, ranks
+from volition.choices.terms import KNOTS
+from volition.choices.terms import TERMS as KINDS
 from volition.choices.worth import expected_costs, propensities
 from volition.costs import SquaredEuclidean
 from volition.datasets import load_four_groups
@@ -185,8 +187,8 @@ def test_choices_that_are_certain_do_not_blow_up():
 def random_model(rng, stay, away, K, covariates, basis):
     c, M = covariates.shape[1], len(basis.places)
     return ChoiceAutonomy(
-        {term: rng.standard_normal(term_size("stay", term, K, c, M)) for term in stay},
-        {term: 2 * rng.standard_normal(term_size("away", term, K, c, M)) for term in away},
+        {term: rng.standard_normal(KINDS["stay"][term].size(K, c, M)) for term in stay},
+        {term: 2 * rng.standard_normal(KINDS["away"][term].size(K, c, M)) for term in away},
         cost_unit=0.3,
         n_clusters=K,
         covariates=covariates,
@@ -342,7 +344,7 @@ def test_models_are_saved_and_loaded(tmp_path, stay, away):
 
 
 def test_a_model_says_what_it_cannot_serve():
-    with pytest.raises(ValueError, match="no term 'distance'"):
+    with pytest.raises(ValueError, match="no stay term 'distance'"):
         ChoiceAutonomy({"distance": [1.0]}, {})
     with pytest.raises(ValueError, match="'pair' does not go with 'rank'"):
         ChoiceAutonomy({}, {"rank": np.zeros(16), "pair": [1.0]})
@@ -450,7 +452,7 @@ def test_the_family_can_be_told():
     with pytest.raises(ValueError, match="not of the family 'distance'"):
         distance_autonomy(own)
     assert set(STAY) >= {"constant"}
-    assert set(AWAY) >= PAIRED
+    assert set(AWAY) >= {"pair", "entity"}
     assert KNOTS > 2
 
 
@@ -850,3 +852,44 @@ def test_covariates_of_a_frame_may_be_text(tmp_path):
     odd = pandas.DataFrame({"age": [*age[:-1], "old"]})
     with pytest.raises(ValueError, match="numbers and 'old'; it must be all numbers or all text"):
         ChoiceClustering(4).start(X4, covariates=odd)
+
+
+def test_named_covariates_are_taken_by_name():
+    pandas = pytest.importorskip("pandas")
+    rng = np.random.default_rng(0)
+    numbers = {"age": rng.uniform(20, 60, 4), "income": rng.uniform(1e4, 1e5, 4)}
+    for extra in ({}, {"kind": ["car", "van", "car", "bus"], "fuel": ["gas", "oil", "oil", "gas"]}):
+        frame = pandas.DataFrame(numbers | extra)
+        coding = make_coding(frame, 4)
+        right = coding.apply(frame, 4)
+        turned = frame[list(frame.columns)[::-1]]
+        assert_allclose(coding.apply(turned, 4), right)
+        assert_allclose(coding.apply(turned.to_dict("list"), 4), right)
+        with pytest.raises(ValueError, match="but 'age' is missing"):
+            coding.apply(frame.drop(columns="age"), 4)
+        with pytest.raises(ValueError, match="but 'age' is missing"):
+            coding.apply(frame.rename(columns={"age": "years"}), 4)
+        with pytest.raises(ValueError, match="but 'years' is unknown"):
+            coding.apply(frame.assign(years=1.0), 4)
+        assert_allclose(coding.apply(frame.to_numpy(), 4), right)  # no names, so by place
+
+
+def test_covariates_of_later_entities_are_taken_by_name():
+    pandas = pytest.importorskip("pandas")
+    rng = np.random.default_rng(0)
+    frame = pandas.DataFrame(rng.integers(0, 2, (len(X4), 2)), columns=["electric", "member"])
+    truth = ChoiceAutonomy(
+        {"constant": [3.0], "covariates": [0.0, -4.0]},
+        {"pair": [-100.0]},
+        covariates=frame.to_numpy(float),
+    )
+    model = ChoiceClustering(4, n_interactions=1500, random_state=0)
+    model.fit(X4, population=SimulatedPopulation(X4, truth, random_state=0), covariates=frame)
+    assert model.covariate_names_ == ["electric", "member"]
+    turned = frame[["member", "electric"]]
+    assert_allclose(
+        model.expected_costs(X4, covariates=turned), model.expected_costs(X4, covariates=frame)
+    )
+    new = model.add_entities(X4, covariates=turned)
+    costs = model.expected_costs()
+    assert_allclose(costs[new], costs[: len(X4)])

@@ -1,9 +1,11 @@
 """Entities that are loyal to a centre of their own: the model, and how learners find them."""
 
+import tracemalloc
 import warnings
 
 import numpy as np
 import pytest
+from scipy.special import logsumexp
 
 from volition import (
     ADENClustering,
@@ -21,7 +23,7 @@ from volition import (
 )
 from volition.autonomy import RowAutonomy
 from volition.choices import Choices
-from volition.choices.loyalty import fit_loyalty, loyalty_if_clear
+from volition.choices.loyalty import LEVELS, STEPS, fit_loyalty, loyalty_if_clear
 from volition.problem import Problem
 
 rng = np.random.default_rng(0)
@@ -63,6 +65,34 @@ def test_a_population_answers_by_it():
     for _ in range(400):
         seen[np.arange(800), people.respond(who, told, Y).realized] += 1 / 400
     assert np.abs(seen - table()[who, told]).max() < 6 * np.sqrt(0.25 / 400)
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_groups_of_entities_keep_their_own_loyalties(named):
+    """Entities of a group are computed together; each must still have its own row of loyalty."""
+    rng, n, K = np.random.default_rng(0), 120, 3
+    X, Y = rng.uniform(0, 10, (n, 2)), rng.uniform(0, 10, (K, 2))
+    group, weight = rng.integers(0, 2, n), rng.random(n)
+    P = rng.dirichlet(np.ones(K), (2, K))
+    held = 0.5 * np.eye(K)[rng.integers(0, K, n)]
+    names = np.array(["day", "night"])
+    others = FixedAutonomy(dict(zip(names.tolist(), P, strict=True)) if named else P)
+    model, groups = LoyalAutonomy(others, held), names[group] if named else group
+    table = RowAutonomy(0.5 * P[group] + held[:, None])
+    problem = Problem(X, autonomy=model, groups=groups, sample_weight=weight)
+    same = Problem(X, autonomy=table, sample_weight=weight)
+    assert np.allclose(problem.expected_costs(Y), same.expected_costs(Y))
+    assert np.isclose(problem.distortion(Y), same.distortion(Y))
+    j = rng.integers(0, K, n)
+    assert np.allclose(problem.conditional(Y, j), table.p[np.arange(n), j])
+    some = rng.permutation(n)[:50]
+    few, few_same = (one.subset(some, weight[some]) for one in (problem, same))
+    assert np.allclose(few.expected_costs(Y), few_same.expected_costs(Y))
+    fitted = AutonomyAwareClustering(K, autonomy=model, random_state=0)
+    fitted.fit(X, groups=groups, sample_weight=weight)
+    costs = same.expected_costs(fitted.cluster_centers_)
+    assert np.array_equal(fitted.labels_, costs.argmin(1))
+    assert np.isclose(fitted.distortion_, weight @ costs.min(1) / weight.sum())
 
 
 @pytest.mark.parametrize(
@@ -131,3 +161,41 @@ def test_learners_place_centres_for_the_loyal(learner, tmp_path):
     new = model.add_entities(X[:3] + 0.1)
     assert set(model.labels_[new]) <= {0, 1, 2, 3}
     assert len(model.expected_costs()) == 203
+
+
+def in_full(choices, p, n):
+    """Return what `fit_loyalty` does, with a table of all entities, centres and levels."""
+    K, free = choices.n_clusters, np.log((1 - LEVELS) * p[:, None])
+    likely = np.zeros((n, K, len(LEVELS)))
+    gain = np.log((1 - LEVELS) * p[:, None] + LEVELS) - free
+    for row, (i, k) in enumerate(zip(choices.entities, choices.realized, strict=True)):
+        likely[i] += free[row]
+        likely[i, k] += gain[row]
+    shares, seen = np.full(len(LEVELS), 1 / len(LEVELS)), np.unique(choices.entities)
+    for _ in range(STEPS):
+        posterior = likely[seen] + np.log(np.maximum(shares, 1e-300) / K)
+        posterior = np.exp(posterior - logsumexp(posterior, axis=(1, 2), keepdims=True))
+        shares = posterior.sum((0, 1)) / len(seen)
+    loyalty = np.full((n, K), shares @ LEVELS / K)
+    loyalty[seen] = posterior @ LEVELS
+    return loyalty
+
+
+def test_loyalty_is_fitted_as_in_full_with_little_memory():
+    rng = np.random.default_rng(0)
+
+    def log(n, K, m):
+        who, favourite = rng.integers(0, n, m), rng.integers(0, K, n)
+        loyal = rng.random(m) < 0.8 * (rng.random(n) < 0.4)[who]
+        used = np.where(loyal, favourite[who], rng.integers(0, K, m))
+        return Choices(who, used, used, 0 * who, np.zeros((1, K, 1))), rng.random(m) ** 2
+
+    for n, K, m in ((40, 4, 600), (60, 9, 90)):
+        choices, p = log(n, K, m)
+        assert np.allclose(fit_loyalty(choices, p, n), in_full(choices, p, n), atol=1e-12)
+    choices, p = log(2000, 100, 8000)
+    tracemalloc.start()
+    fit_loyalty(choices, p, 2000)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 30e6  # the table alone would have 19 MB, and several like it were made

@@ -19,11 +19,11 @@ from volition import (
     load_model,
     save_model,
 )
-from volition.choices import Choices
-from volition.choices.checks import dependence, lack_of_fit
+from volition.choices import Choices, fit_choices
+from volition.choices.checks import check_model, dependence, lack_of_fit
 from volition.choices.decision import BEST, MOVED, NEAREST, TODAY
 from volition.choices.sequence import crowds, memory, told_again
-from volition.choices.worth import Log, expected_costs, seen_cost
+from volition.choices.worth import ExpectedCosts, Log, compare, expected_costs, seen_cost
 from volition.costs import SquaredEuclidean
 from volition.datasets import load_four_groups
 from volition.learning.trial import drawn_twice, estimate, reserve
@@ -467,6 +467,47 @@ def test_crowds_are_found_where_obeying_depends_on_them(window):
     assert crowds(rng.permutation(obeys) - obeys.mean(), log)[1] > 0.002
 
 
+def log_of_habits(seed, by_entity):
+    """Return a log of entities that are mostly told the same, and obey more or less often."""
+    rng = np.random.default_rng(seed)
+    home, overrides = rng.integers(0, 4, 150), 0.6 * rng.random(150)
+    who = rng.integers(0, 150, 3000)
+    who = np.sort(who) if by_entity else who
+    told = np.where(rng.random(3000) < 0.8, home[who], rng.integers(0, 4, 3000))
+    used = np.where(rng.random(3000) < overrides[who], (told + 1) % 4, told)
+    log = Choices(who, told, used, 0 * who, np.arange(8.0).reshape(1, 4, 2))
+    return log, (used == told) - (1 - overrides.mean())
+
+
+@pytest.mark.parametrize("by_entity", [False, True])
+def test_an_entity_is_no_crowd_of_its_own(by_entity):
+    p_values = [
+        crowds(obeyed, log)[1] for log, obeyed in (log_of_habits(s, by_entity) for s in range(150))
+    ]
+    assert np.mean(np.array(p_values) < 0.05) < 0.11  # with own rows: 0.3
+    assert kstest(p_values, "uniform").pvalue > 1e-3
+
+
+def test_a_log_that_is_sorted_by_entity_has_no_order_of_time():
+    X = np.random.default_rng(0).uniform(0, 8, (150, 2))
+    names = []
+    for order in ("time", "entity", "prescribed"):
+        log, _ = log_of_habits(0, False)
+        if order != "time":
+            keys = (log.prescribed, log.entities) if order == "prescribed" else (log.entities,)
+            log = log.take(np.lexsort(keys))
+        fit = fit_choices(X, log, SquaredEuclidean(), 10.0, family=(("constant",), ("cluster",)))
+        found = check_model(fit, X, log, SquaredEuclidean(), np.full(3000, 0.25))
+        names.append({check.name for check in found})
+    time, entity, prescribed = names
+    assert time - entity == {"the same part of the log", "how many were sent there before"}
+    assert entity - prescribed == {
+        "what the entity was told before",
+        "what the entity did before",
+        "told the same again",
+    }
+
+
 def test_days_widen_what_was_seen():
     """On three days in ten nearly everybody leaves: rows of a day are one draw, not a hundred."""
     rng = np.random.default_rng(0)
@@ -496,6 +537,37 @@ def test_days_widen_what_was_seen():
     assert hits[False] < 80
 
 
+@pytest.mark.parametrize(("moves", "parts"), [(1, 24), (3, 8), (4, 6), (6, 4), (12, 2)])
+def test_days_count_where_the_last_centres_stood_for_few_of_them(moves, parts):
+    """24 days, on which 1 or 7 in 10 leave; the centres move a little now and then."""
+    places, m, hits = np.array([[2.0, 5.0], [8.0, 5.0]]), 2400, 0
+    row = np.arange(m)
+    layouts = np.stack([places + 0.01 * (moves - 1 - number) for number in range(moves)])
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        town = rng.uniform(0, 10, (300, 2))
+        entity, told = rng.integers(0, 300, m), rng.integers(0, 2, m)
+        leaves = rng.random(m) < rng.choice([0.1, 0.7], 24)[row * 24 // m]
+        used = np.where(leaves, 1 - told, told)
+        D = squared(town, places)
+        costs = ExpectedCosts(0.6 * D + 0.4 * D[:, ::-1], 0.24 * (D - D[:, ::-1]) ** 2)
+        choices = Choices(entity, told, used, row * moves // m, layouts)
+        log = Log(town, SquaredEuclidean(), None, choices, np.full(m, 0.5))
+        near = D.argmin(1)
+        seen = seen_cost(log, costs, near, days=True)
+        truth = float((costs.mean.mean(1) - costs.mean[np.arange(300), near]).mean())
+        if parts < 5:
+            assert np.isnan([seen.saving.low, seen.robust.low, seen.weighted.low]).all()
+            fit = fit_choices(town, choices, SquaredEuclidean(), 10.0, family=(("constant",), ()))
+            options = {TODAY: (layouts[-1], None), NEAREST: (layouts[-1], near)}
+            today, nearest = compare(fit, log, options, costs=costs, days=True)
+            assert (today.basis, nearest.basis) == ("seen", "guess")
+            assert np.isnan([today.expected.low, nearest.expected.low, nearest.saving.low]).all()
+            return
+        hits += seen.saving.low <= truth <= seen.saving.high
+    assert hits >= 54
+
+
 @pytest.mark.parametrize("m", [150, 400, 900])
 def test_a_trial_of_many_of_all_entities_is_as_sure_as_it_says(m):
     """300 entities that differ much: who is asked matters, and the less, the more are asked."""
@@ -504,14 +576,44 @@ def test_a_trial_of_many_of_all_entities_is_as_sure_as_it_says(m):
     shares = np.full(300, 1 / 300)
     for _ in range(400):
         order = np.concatenate([rng.permutation(300) for _ in range(4)])[:m]
-        who = drawn_twice(order, 300)
+        who, again = drawn_twice(order, shares)
         paid = mean[who] + 0.5 * rng.standard_normal(len(who))
-        found, error = estimate(paid, np.ones(len(who)), 1.0, who, shares)
+        found, error = estimate(paid, np.ones(len(who)), 1.0, who, shares, again)
         hits.append(found.low <= mean.mean() <= found.high)
         widths.append(error)
     assert 0.91 <= np.mean(hits) <= 0.985
     if m == 900:  # all were asked alike: only chance within entities is left
         assert np.mean(widths) == pytest.approx(0.5 / 30, rel=0.1)
+
+
+def evenly(rng, shares, m):
+    """Draw as a learner does: in proportion to shares, spread over a random order."""
+    order = rng.permutation(len(shares))
+    places = (np.arange(m) + rng.random()) / m
+    at = np.searchsorted(np.cumsum(shares[order]), places, "right").clip(max=len(shares) - 1)
+    return rng.permutation(order[at])
+
+
+@pytest.mark.parametrize(
+    ("light", "heavy", "share", "m"),
+    [(650, 10, 0.5, 1333), (490, 10, 0.5, 1333), (200, 20, 0.8, 400), (100, 5, 0.5, 266)],
+)
+def test_a_trial_is_as_sure_as_it_says_where_few_heavy_entities_obey(light, heavy, share, m):
+    """Half of the questions are about heavy entities, whose answers never differ by chance."""
+    rng, hits = np.random.default_rng(0), []
+    n = light + heavy
+    shares = np.concatenate([np.full(light, (1 - share) / light), np.full(heavy, share / heavy)])
+    cost = squared(rng.uniform(0, 10, (n, 2)), np.array([[2.0, 5.0], [8.0, 5.0]]))
+    near, far = cost.min(1), cost.max(1)
+    overrides = np.where(np.arange(n) < light, 0.5, 0.0)
+    truth = shares @ (near + overrides * (far - near))
+    for _ in range(300):
+        who, again = drawn_twice(evenly(rng, shares, m), shares)
+        paid = np.where(rng.random(m) < overrides[who], far[who], near[who])
+        paid[rng.random(m) < 0.05] = np.nan  # some do not answer
+        found, _ = estimate(paid, near[who], float(shares @ near), who, shares, again)
+        hits.append(found.low <= truth <= found.high)
+    assert 0.9 <= np.mean(hits) <= 0.98  # from answers of whoever was asked twice: 0.4 to 0.87
 
 
 def test_answers_that_are_all_as_expected_are_no_proof_that_others_never_come():

@@ -26,7 +26,7 @@ from volition.validation import FloatArray, check_scalar, check_stochastic
 
 @lru_cache(maxsize=64)
 def identity(K: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return everybody's obedience."""
+    """Return the identity matrix: everyone obeys."""
     return torch.eye(K, dtype=dtype, device=device)
 
 
@@ -42,7 +42,7 @@ class Chunk(NamedTuple):
     X: Tensor  # (n, d), centred: add `origin` for the user's coordinates, as for the centres
     origin: Tensor  # (d,)
     D: Tensor  # (n, K) costs to every centre
-    rows: slice | np.ndarray  # where they stand among all entities
+    rows: slice | np.ndarray  # their numbers among all entities, as these were given
     group: int
 
 
@@ -99,6 +99,11 @@ class DenseTransition(Transition):
         return self.p[torch.arange(len(prescribed), device=prescribed.device), prescribed]
 
 
+def stay_or_leave(kappa: float | Tensor, away: Tensor, prescribed: Tensor) -> Tensor:
+    """Return p(. | j_i, i), (n, K): stay with probability 1 - kappa_i, (n, 1), else by ``away``."""
+    return (kappa * away).scatter(1, prescribed[:, None], 1 - kappa)
+
+
 class SoftmaxTransition(Transition):
     """Stay with probability 1 - kappa, else k != j with weight exp(a_jk + b_ik).
 
@@ -147,16 +152,10 @@ class SoftmaxTransition(Transition):
         return W - moved + away
 
     def conditional(self, prescribed: Tensor) -> Tensor:
-        i = torch.arange(len(prescribed), device=prescribed.device)
-        away = self._alternatives(i, prescribed)
-        if isinstance(self.kappa, Tensor):
-            kappa = self.kappa[i, prescribed]
-            p = kappa[:, None] * away
-            p[i, prescribed] = 1 - kappa
-        else:
-            p = self.kappa * away
-            p[i, prescribed] = 1 - self.kappa
-        return p
+        i, kappa = torch.arange(len(prescribed), device=prescribed.device), self.kappa
+        if isinstance(kappa, Tensor):
+            kappa = kappa.gather(1, prescribed[:, None])
+        return stay_or_leave(kappa, self._alternatives(i, prescribed), prescribed)
 
 
 @dataclass
@@ -319,11 +318,6 @@ class FixedAutonomy(Autonomy):
 
     def state(self) -> dict[str, Any]:
         """Return what is saved of it."""
-        if self.labels is not None and not all(isinstance(v, str | int) for v in self.labels):
-            raise ValueError(
-                "Group labels of FixedAutonomy must be strings or integers to be saved, got "
-                f"{self.labels}."
-            )
         return {"matrix": self.matrix, "labels": self.labels}
 
     @classmethod
@@ -394,6 +388,67 @@ class FixedAutonomy(Autonomy):
     __hash__ = None  # type: ignore[assignment]
 
 
+class StayOrLeave(Autonomy):
+    """Stay with probability 1 - kappa, else go to k != j by a softmax of log-weights."""
+
+    @abstractmethod
+    def _for_all(self, Y: Tensor, cost: Cost) -> tuple[float | Tensor, Tensor]:
+        """Return kappa, a number or (K, 1), and log-weights (K, K); only if not ``by_entity``."""
+
+    @abstractmethod
+    def _by_chunk(self, chunk: Chunk, Y: Tensor, cost: Cost) -> Transition:
+        """Return p for one chunk of entities that differ."""
+
+    def shared(self, Y: Tensor, cost: Cost) -> Tensor:
+        obey = identity(len(Y), Y.dtype, Y.device)
+        if len(Y) == 1:  # nowhere else to go
+            return obey[None]
+        kappa, leave = self._for_all(Y, cost)
+        away = leave.softmax(1)
+        if isinstance(kappa, Tensor):
+            return (obey + kappa * (away - obey))[None]
+        return torch.lerp(obey, away, kappa)[None]
+
+    def transition(self, chunk: Chunk, Y: Tensor, cost: Cost) -> Transition:
+        if not self.by_entity or len(Y) == 1:
+            return SharedTransition(self.shared(Y, cost)[0])
+        return self._by_chunk(chunk, Y, cost)
+
+
+class CostLogits(StayOrLeave):
+    """Log-weights that are linear in costs: of alternatives from the prescribed, and the entity."""
+
+    @abstractmethod
+    def _kappa(self, D: Tensor | None) -> float | Tensor:
+        """Return the probability of leaving where obeying costs D (None: whatever it costs)."""
+
+    @abstractmethod
+    def _weights(self, apart: Tensor, D: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Return log-weights by the costs from the prescribed centre, and from the entity."""
+
+    def _for_all(self, Y: Tensor, cost: Cost) -> tuple[float | Tensor, Tensor]:
+        pair, _ = self._weights(cost.pairwise(Y, Y), None)
+        return self._kappa(None), barred(len(Y), Y.dtype, Y.device) + pair
+
+    def _by_chunk(self, chunk: Chunk, Y: Tensor, cost: Cost) -> Transition:
+        kappa = self._kappa(chunk.D)
+        pair, entity = self._weights(cost.pairwise(Y, Y), chunk.D)
+        assert entity is not None
+        return SoftmaxTransition(kappa, barred(len(Y), Y.dtype, Y.device) + pair, entity)
+
+    def conditional_each(
+        self, X: Tensor, prescribed: Tensor, Y: Tensor, cost: Cost, rows: np.ndarray | None = None
+    ) -> Tensor:
+        i, own = torch.arange(len(X), device=X.device), prescribed[:, None]
+        if Y.shape[1] == 1:
+            return torch.ones_like(Y[:, :, 0])
+        D = cost.each(X, Y) if self.by_entity else None
+        pair, entity = self._weights(cost.each(Y[i, prescribed], Y), D)
+        logits = pair if entity is None else pair + entity
+        kappa = self._kappa(None if D is None else D.gather(1, own))
+        return stay_or_leave(kappa, logits.scatter(1, own, -torch.inf).softmax(1), prescribed)
+
+
 #: weights over temperature up to which nothing overflows at costs that are allowed; and the largest
 #: exponents that make a difference, beyond the 16 digits that costs have
 SHARP, SHARPEST = 1e8, 1e30
@@ -407,7 +462,7 @@ def _finite(logits: Tensor) -> Tensor:
 
 @registered
 @dataclass(frozen=True)
-class DistanceAutonomy(Autonomy):
+class DistanceAutonomy(CostLogits):
     """The paper's family: overrides prefer centres near the prescribed one and near the entity.
 
     With probability 1 - kappa the entity obeys; otherwise it goes to k != j with probability
@@ -449,10 +504,18 @@ class DistanceAutonomy(Autonomy):
         """Whether p changes when the centres move."""
         return self.kappa > 0 and (self.gamma > 0 or self.zeta > 0)
 
-    def _pull(self, D: Tensor, temperature: float) -> Tensor:
-        """Log-weight of each alternative seen from each prescribed centre, (K, K)."""
-        away = barred(len(D), D.dtype, D.device)
-        return torch.add(away, D, alpha=-self.zeta / temperature)
+    @property
+    def by_entity(self) -> bool:  # type: ignore[override]
+        """Whether p differs between entities."""
+        return self.kappa > 0 and self.gamma > 0
+
+    def _kappa(self, D: Tensor | None) -> float:
+        return self.kappa
+
+    def _weights(self, apart: Tensor, D: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        temperature = self._resolved(apart) if D is None else self._resolved(apart, D)
+        entity = None if D is None else D * (-self.gamma / temperature)
+        return apart * (-self.zeta / temperature), entity
 
     def _resolved(self, *costs: Tensor) -> float:
         """Return the temperature, or the lowest that makes a difference at these costs.
@@ -468,49 +531,13 @@ class DistanceAutonomy(Autonomy):
         least = max(largest / SHARPEST, 1e8 / torch.finfo(costs[0].dtype).max)
         return max(self.temperature, strongest * least)
 
-    @property
-    def by_entity(self) -> bool:  # type: ignore[override]
-        """Whether p differs between entities."""
-        return self.kappa > 0 and self.gamma > 0
-
-    def shared(self, Y: Tensor, cost: Cost) -> Tensor:
-        obey = identity(len(Y), Y.dtype, Y.device)
-        if len(Y) == 1 or self.kappa == 0:  # nowhere else to go, or no wish to
-            return obey[None]
-        D = cost.pairwise(Y, Y)
-        away = torch.softmax(self._pull(D, self._resolved(D)), dim=1)
-        return torch.lerp(obey, away, self.kappa)[None]
-
-    def transition(self, chunk: Chunk, Y: Tensor, cost: Cost) -> Transition:
-        if not self.by_entity or len(Y) == 1:
-            return SharedTransition(self.shared(Y, cost)[0])
-        D = cost.pairwise(Y, Y)
-        temperature = self._resolved(D, chunk.D)
-        b = chunk.D * (-self.gamma / temperature)
-        return SoftmaxTransition(self.kappa, self._pull(D, temperature), b)
-
-    def conditional_each(
-        self, X: Tensor, prescribed: Tensor, Y: Tensor, cost: Cost, rows: np.ndarray | None = None
-    ) -> Tensor:
-        i = torch.arange(len(X), device=X.device)
-        between = cost.each(Y[i, prescribed], Y)
-        seen_from, costs = between * self.zeta, [between]
-        if self.gamma > 0:
-            costs.append(cost.each(X, Y))
-            seen_from = seen_from + costs[1] * self.gamma
-        logits = seen_from / -self._resolved(*costs)
-        logits[i, prescribed] = -torch.inf
-        p = torch.zeros_like(logits) if Y.shape[1] == 1 else self.kappa * logits.softmax(1)
-        p[i, prescribed] = 1.0 if Y.shape[1] == 1 else 1 - self.kappa
-        return p
-
     def scaled(self, t: float) -> DistanceAutonomy:
         return DistanceAutonomy(self.kappa * t, self.gamma, self.zeta, self.temperature)
 
 
 @registered
 @dataclass(frozen=True)
-class LogitAutonomy(Autonomy):
+class LogitAutonomy(CostLogits):
     """Logits that are linear in costs: what a log of choices can be fitted to.
 
     Prescribed j, entity i stays with log-odds ``stay + own d(x_i, y_j)``; otherwise it goes to
@@ -559,33 +586,15 @@ class LogitAutonomy(Autonomy):
         """Whether p differs between entities."""
         return self.share > 0 and (self.own != 0 or self.entity != 0)
 
-    def _leave(self, Y: Tensor, cost: Cost) -> Tensor:
-        return barred(len(Y), Y.dtype, Y.device) + _finite(self.pair * cost.pairwise(Y, Y))
+    def _kappa(self, D: Tensor | None) -> float | Tensor:
+        if D is None:
+            odds = torch.tensor(-self.stay, dtype=torch.float64)
+            return self.share * float(torch.sigmoid(odds))
+        return self.share * torch.sigmoid(-self.stay - self.own * D)
 
-    def shared(self, Y: Tensor, cost: Cost) -> Tensor:
-        obey = identity(len(Y), Y.dtype, Y.device)
-        if len(Y) == 1 or self.share == 0:
-            return obey[None]
-        kappa = self.share * float(torch.sigmoid(torch.tensor(-self.stay, dtype=torch.float64)))
-        return torch.lerp(obey, torch.softmax(self._leave(Y, cost), dim=1), kappa)[None]
-
-    def transition(self, chunk: Chunk, Y: Tensor, cost: Cost) -> Transition:
-        if not self.by_entity or len(Y) == 1:
-            return SharedTransition(self.shared(Y, cost)[0])
-        kappa = self.share * torch.sigmoid(-self.stay - self.own * chunk.D)
-        return SoftmaxTransition(kappa, self._leave(Y, cost), _finite(self.entity * chunk.D))
-
-    def conditional_each(
-        self, X: Tensor, prescribed: Tensor, Y: Tensor, cost: Cost, rows: np.ndarray | None = None
-    ) -> Tensor:
-        i, D = torch.arange(len(X), device=X.device), cost.each(X, Y)
-        kappa = self.share * torch.sigmoid(-self.stay - self.own * D[i, prescribed])
-        kappa = kappa * (Y.shape[1] > 1)
-        logits = _finite(self.pair * cost.each(Y[i, prescribed], Y)) + _finite(self.entity * D)
-        logits[i, prescribed] = -torch.inf
-        p = kappa[:, None] * logits.softmax(1).nan_to_num()
-        p[i, prescribed] = 1 - kappa
-        return p
+    def _weights(self, apart: Tensor, D: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        pair = _finite(self.pair * apart)
+        return pair, None if D is None else _finite(self.entity * D)
 
     def scaled(self, t: float) -> LogitAutonomy:
         return replace(self, share=self.share * t)
@@ -762,6 +771,11 @@ class LoyalAutonomy(Autonomy):
                 "entities or clusters."
             )
         self.others.check(n_clusters, n_samples)
+
+    @property
+    def labels(self) -> list[Any] | None:
+        """Names of the groups of entities, if the other model has any."""
+        return getattr(self.others, "labels", None)
 
     def group_codes(self, groups: Any, n_samples: int) -> Any:
         return self.others.group_codes(groups, n_samples)

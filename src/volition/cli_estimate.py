@@ -16,7 +16,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table as RichTable
 
 import volition
-from volition.choices import AWAY, STAY, calibration, check_family, coefficients, parameters
+from volition.choices import calibration, check_family, coefficients, parameters
 from volition.choices.decision import MOVED, NEAREST, instead_of_moving
 from volition.choices.off_policy import cautions as weight_cautions
 from volition.choices.overrides import override_rates
@@ -329,9 +329,9 @@ def _print(
     )
     if summary["unanswered"]:
         console.print(unanswered_note(summary["unanswered"]))
-    stay = [STAY[term] for term in fit.stay.terms if term != "constant"]
+    stay = [term.words for term in fit.kinds if term.part == "stay" and not term.always]
     console.print(f"Whether they obey depends on: {'; '.join(stay) or 'nothing that was offered'}.")
-    away = [AWAY[term] for term in fit.away.terms]
+    away = [term.words for term in fit.kinds if term.part == "away"]
     console.print(f"Where they go if not depends on: {'; '.join(away) or 'nothing, any will do'}.")
     console.print(summary["overrides"])
     for p in parameters(fit):

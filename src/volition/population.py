@@ -97,13 +97,14 @@ class Prescriptions:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Prescriptions):
             return NotImplemented
-        same = all(
-            np.array_equal(a, b) if a is not None and b is not None else a is b
-            for a, b in ((getattr(self, n), getattr(other, n)) for n in COLUMNS)
+        mine, theirs = (
+            np.broadcast_to(one.centers, (len(one), *one.centers.shape[-2:]))
+            for one in (self, other)
         )
-        # One set of centres for all is the same as that set for each.
-        a, b = self.centers, other.centers
-        return same and a.shape[-2:] == b.shape[-2:] and bool((a == b).all())
+        columns = ((getattr(self, name), getattr(other, name)) for name in COLUMNS)
+        return np.array_equal(mine, theirs) and all(
+            np.array_equal(a, b) if a is not None and b is not None else a is b for a, b in columns
+        )
 
     __hash__ = None  # type: ignore[assignment]
 

@@ -632,8 +632,9 @@ class Problem:
     def chunk(self, rows: slice, group: int, y: Tensor) -> tuple[Chunk, Transition]:
         """Return some entities as the models see them, and how they override; y is centred."""
         x = self._data[rows, 1:-1].to(y.dtype)
-        # Only FixedAutonomy reorders entities, and it does not ask for row numbers.
-        chunk = Chunk(x, self.origin.to(y.dtype), self.cost.pairwise(x, y), rows, group)
+        # Models go by the numbers that entities were given with, not by where they stand here.
+        who = rows if self._order is None else self._order[rows]
+        chunk = Chunk(x, self.origin.to(y.dtype), self.cost.pairwise(x, y), who, group)
         return chunk, self.autonomy.transition(chunk, y, self.cost)
 
     def features(self, rows: slice) -> tuple[Tensor, Tensor]:

@@ -99,6 +99,13 @@ def test_what_aden_has_learned_is_used_elsewhere(tmp_path, head):
     np.testing.assert_array_equal(load_model(path).transform(X), fits[0].transform(X))
 
 
+def test_a_network_of_other_features_is_one_sentence(tmp_path):
+    model = load_autonomy(save_autonomy(learned("choices"), tmp_path / "a.safetensors"))
+    wide = np.concatenate([X, X], axis=1)
+    with pytest.raises(ValueError, match="The network knows 2 features, but there are 4"):
+        AutonomyAwareClustering(3, autonomy=model, n_init=1, random_state=0).fit(wide)
+
+
 # -- precision ------------------------------------------------------------------------------------
 
 

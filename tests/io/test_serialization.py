@@ -304,6 +304,15 @@ def test_names_of_classes_are_stable():
     assert {"FixedAutonomy", "NetworkAutonomy", "ChoiceAutonomy", "Geometric", "Record"} <= names
 
 
+def test_a_class_may_keep_an_older_name():
+    class Site(NamedTuple):
+        x: int
+
+    registered(Site, "Place of old")
+    assert encode(Site(1))["type"] == "Place of old"
+    assert decode({"type": "Place of old", "state": {"x": 2}}) == Site(2)
+
+
 def test_two_classes_of_one_name_are_refused():
     class Record(NamedTuple):
         x: int
@@ -348,7 +357,7 @@ def test_what_is_unknown_is_refused_in_one_sentence(value):
 
 
 def test_keys_that_are_not_text_are_refused_in_trees():
-    with pytest.raises(ValueError, match="keys that are not text"):
+    with pytest.raises(ValueError, match="key that is not text, 1,"):
         flatten({"a": {1: 2}})
 
 

@@ -11,7 +11,7 @@ from volition.choices.fit import (
     distance_autonomy,
     fit_choices,
 )
-from volition.choices.model import AWAY, STAY, Basis, ChoiceAutonomy
+from volition.choices.model import ChoiceAutonomy
 from volition.choices.off_policy import (
     Diagnostics,
     Estimate,
@@ -27,43 +27,14 @@ from volition.choices.report import (
     coefficients,
     parameters,
 )
+from volition.choices.terms import AWAY, STAY, Basis
 from volition.choices.worth import Interval, Log, Reach, Worth, compare, direct, seen_cost
 
 __all__ = [
-    "AWAY",
-    "FAMILIES",
-    "STAY",
-    "Basis",
-    "CalibrationBin",
-    "Check",
-    "ChoiceAutonomy",
-    "ChoiceFit",
-    "Choices",
-    "Diagnostics",
-    "Estimate",
-    "Interval",
-    "Log",
-    "OffPolicyEstimate",
-    "OverrideRates",
-    "Parameter",
-    "Rate",
-    "Reach",
-    "Trial",
-    "Worth",
-    "calibration",
-    "cautions",
-    "check_costs",
-    "check_covariates",
-    "check_family",
-    "check_model",
-    "coefficients",
-    "compare",
-    "cross_costs",
-    "direct",
-    "distance_autonomy",
-    "estimate_off_policy",
-    "fit_choices",
-    "override_rates",
-    "parameters",
-    "seen_cost",
-]
+    "AWAY", "FAMILIES", "STAY", "Basis", "CalibrationBin", "Check", "ChoiceAutonomy", "ChoiceFit",
+    "Choices", "Diagnostics", "Estimate", "Interval", "Log", "OffPolicyEstimate", "OverrideRates",
+    "Parameter", "Rate", "Reach", "Trial", "Worth", "calibration", "cautions", "check_costs",
+    "check_covariates", "check_family", "check_model", "coefficients", "compare", "cross_costs",
+    "direct", "distance_autonomy", "estimate_off_policy", "fit_choices", "override_rates",
+    "parameters", "seen_cost",
+]  # fmt: skip

@@ -19,8 +19,14 @@ from sklearn.cluster import KMeans
 
 from volition.choices.data import Choices, parts_of, predicted
 from volition.choices.fit import FOLDS, ChoiceFit, refit
-from volition.choices.ranked import CLASSES, ranks
-from volition.choices.sequence import crowds, memory, told_again
+from volition.choices.ranked import CLASSES, ranks, ranks_of_others
+from volition.choices.sequence import (
+    crowds,
+    memory,
+    sorted_by_entity,
+    sorted_by_prescription,
+    told_again,
+)
 from volition.choices.worth import ExpectedCosts, Log, as_policy, expected_costs, seen_cost
 from volition.io.serialization import registered
 from volition.validation import FloatArray
@@ -40,6 +46,28 @@ MOST_GROUPS = 32
 Z95 = float(norm.ppf(0.975))
 #: name of the check by which behaviour changes in time
 DAYS = "the same part of the log"
+#: the checks, and what it means if one fails
+FINDINGS = {
+    "prescribed and used centre": "some centres are used more or less than the model says",
+    "nearness": "how near a centre is matters in another way than the model says",
+    "cost": "what a centre costs an entity matters in another way than the model says",
+    "place": "entities in some places choose otherwise than the model says",
+    "the same entity, used centre": "single entities keep to centres of their own, which the model "
+    "does not know",
+    "the same entity, obeying": "some entities override much more often than others, and the model "
+    "does not know which",
+    DAYS: "behaviour changes from one part of the log to another, as between days",
+}
+#: those by which rows depend on the rows before them
+ORDER_FINDINGS = {
+    "what the entity was told before": "whether an entity obeys depends on what it was told the "
+    "time before",
+    "what the entity did before": "what an entity does depends on what it did the time before",
+    "how many were sent there before": "whether an entity obeys depends on how many others were "
+    "sent to that centre shortly before",
+    "told the same again": "whether an entity obeys depends on whether it was told the same the "
+    "time before",
+}
 
 
 @registered
@@ -87,65 +115,35 @@ def check_model(
     X = np.asarray(X, dtype=np.float64)
     p = predicted(fit.model, X, choices, cost)
     group = _groups(choices.n_clusters)
-    found = [
-        Check(name, *lack_of_fit(p, choices.realized, cells), finding)
-        for name, cells, finding in _views(X, choices, cost, group)
-    ]
+    found = {
+        name: lack_of_fit(p, choices.realized, cells)
+        for name, cells in _views(X, choices, cost, group).items()
+    }
     rows, member = np.arange(len(p)), np.eye(int(group.max()) + 1)[group]
-    grouped = p @ member
+    grouped, who = p @ member, choices.entities
     used = member[choices.realized] - grouped
     stays = p[rows, choices.prescribed]
     obeyed = (choices.realized == choices.prescribed) - stays
-    both = np.stack([stays, 1 - stays], axis=1)
-    found += [
-        Check(
-            "the same entity, used centre", *dependence(used, grouped, choices.entities),
-            "single entities keep to centres of their own, which the model does not know",
-        ),
-        Check(
-            "the same entity, obeying",
-            *dependence(np.stack([obeyed, -obeyed], axis=1), both, choices.entities),
-            "some entities override much more often than others, and the model does not know which",
-        ),
-    ]  # fmt: skip
-    found.append(
-        Check(
-            DAYS, *dependence(used, grouped, parts_of(len(rows))),
-            "behaviour changes from one part of the log to another, as between days",
-        )
-    )  # fmt: skip
-    found += _order_checks(used, obeyed, choices, group)
-    if propensity is not None:
-        found.append(
-            Check(
-                "told the same again", *told_again(obeyed, choices, propensity),
-                "whether an entity obeys depends on whether it was told the same the time before",
-                True,
-            )
-        )  # fmt: skip
-    return sorted(found, key=lambda check: check.p_value)
-
-
-def _order_checks(
-    used: FloatArray, obeyed: FloatArray, choices: Choices, group: Any
-) -> list[Check]:
-    """Compare rows with those before them: of the same entity, and of others."""
-    told, did = memory(used, obeyed, choices, group)
-    return [
-        Check(
-            "what the entity was told before", *told,
-            "whether an entity obeys depends on what it was told the time before", True,
-        ),
-        Check(
-            "what the entity did before", *did,
-            "what an entity does depends on what it did the time before", True,
-        ),
-        Check(
-            "how many were sent there before", *crowds(obeyed, choices),
-            "whether an entity obeys depends on how many others were sent to that centre shortly "
-            "before", True,
-        ),
-    ]  # fmt: skip
+    both, obeyed_or_not = np.stack([stays, 1 - stays], 1), np.stack([obeyed, -obeyed], 1)
+    found["the same entity, used centre"] = dependence(used, grouped, who)
+    found["the same entity, obeying"] = dependence(obeyed_or_not, both, who)
+    # Rows in the order of entities say nothing of what others did about the same time; if each
+    # entity's are in the order of prescriptions too, not even of what it did itself.
+    by_entity = sorted_by_entity(choices)
+    if not by_entity:
+        found[DAYS] = dependence(used, grouped, parts_of(len(rows)))
+        found["how many were sent there before"] = crowds(obeyed, choices)
+    if not (by_entity and sorted_by_prescription(choices)):
+        told, did = memory(used, obeyed, choices, group)
+        found["what the entity was told before"] = told
+        found["what the entity did before"] = did
+        if propensity is not None:
+            found["told the same again"] = told_again(obeyed, choices, propensity)
+    checks = [
+        Check(name, *test, (FINDINGS | ORDER_FINDINGS)[name], name in ORDER_FINDINGS)
+        for name, test in found.items()
+    ]
+    return sorted(checks, key=lambda check: check.p_value)
 
 
 def _groups(K: int) -> Any:
@@ -206,8 +204,8 @@ def check_costs(log: Log, costs: ExpectedCosts, plans: dict[str, Any]) -> list[C
         seen = seen_cost(log, costs, labels)
         if not seen.usable or not np.isfinite(seen.robust).all():
             continue
-        mean = costs.mean
-        expected = float(log.shares @ (as_policy(labels, mean.shape[1]) * mean).sum(1))
+        policy = as_policy(labels, costs.mean.shape[1])
+        expected = float(log.shares @ (policy * costs.mean).sum(1))
         error = (seen.robust.high - seen.robust.low) / 2 / Z95
         z = (seen.robust.value - expected) / max(error, 1e-300)
         more = "more" if z > 0 else "less"
@@ -293,48 +291,25 @@ def dependence(left: FloatArray, p: FloatArray, who: Any) -> tuple[float, float]
     return z, float(norm.sf(z))
 
 
-def _views(X: FloatArray, choices: Choices, cost: Any, group: Any) -> list[tuple[str, Any, str]]:
-    """Return the cells that alternatives fall into, in each view, and what a failure means."""
+def _views(X: FloatArray, choices: Choices, cost: Any, group: Any) -> dict[str, Any]:
+    """Return the cells that alternatives fall into, (m, K), in each view."""
     n_groups = int(group.max()) + 1
     i, j, K = choices.entities, choices.prescribed, choices.n_clusters
     m, rows = len(i), np.arange(len(i))
-    D = np.empty((m, K))
-    x = torch.from_numpy(X)
-    for number, Y in enumerate(torch.from_numpy(choices.layouts)):
-        mine = np.flatnonzero(choices.layout == number)
-        D[mine] = cost.pairwise(x[i[mine]], Y).numpy()
+    D = choices.costs(X, cost)
     rank = ranks(torch.from_numpy(D)).numpy()
     mine = rank[rows, j][:, None]
-    others = (rank - (rank > mine)).clip(max=CLASSES - 1) + 1
+    others = ranks_of_others(rank, mine) + 1
     others[rows, j] = 0
     edges = np.unique(np.quantile(D, np.linspace(0, 1, BINS + 1)[1:-1]))
-    near = np.searchsorted(edges, D)
     own = (np.arange(K) == j[:, None]).astype(np.int64)
-    views = [
-        (
-            "prescribed and used centre",
-            group[j][:, None] * n_groups + group,
-            "some centres are used more or less than the model says",
-        ),
-        (
-            "nearness",
-            mine.clip(max=CLASSES - 1) * (CLASSES + 1) + others,
-            "how near a centre is matters in another way than the model says",
-        ),
-        (
-            "cost",
-            near * 2 + own,
-            "what a centre costs an entity matters in another way than the model says",
-        ),
-    ]
+    views = {
+        "prescribed and used centre": group[j][:, None] * n_groups + group,
+        "nearness": mine.clip(max=CLASSES - 1) * (CLASSES + 1) + others,
+        "cost": np.searchsorted(edges, D) * 2 + own,
+    }
     G = min(PLACES, m // ROWS_PER_PLACE, len(np.unique(X, axis=0)))
     if G > 1:
         place = KMeans(G, n_init=1, random_state=0).fit(X).labels_[i]
-        views.append(
-            (
-                "place",
-                place[:, None] * n_groups + group,
-                "entities in some places choose otherwise than the model says",
-            )
-        )
+        views["place"] = place[:, None] * n_groups + group
     return views

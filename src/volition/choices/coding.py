@@ -33,8 +33,24 @@ class Coding(NamedTuple):
         ]
 
     def apply(self, covariates: Any, n: int) -> FloatArray:
-        """Return the covariates of ``n`` entities as numbers, (n, c)."""
+        """Return the covariates of ``n`` entities as numbers, (n, c).
+
+        Columns that have names are taken by name, others in the order of the model's.
+        """
         columns = named_columns(covariates, n)
+        if _names(covariates) is not None and self.columns != _unnamed(len(self.columns)):
+            wrong = [
+                f"{shortened(name)} is missing" for name in self.columns if name not in columns
+            ]
+            wrong += [
+                f"{shortened(name)} is unknown" for name in columns if name not in self.columns
+            ]
+            if wrong:
+                raise ValueError(
+                    f"covariates must have the columns of the model, {a_few(self.columns)}, but "
+                    f"{wrong[0]}."
+                )
+            columns = {name: columns[name] for name in self.columns}
         if len(columns) != len(self.columns):
             raise ValueError(
                 f"covariates has {len(columns)} columns, but {len(self.columns)} are expected."
@@ -101,8 +117,8 @@ def make_coding(covariates: Any, n: int) -> Coding:
 
 
 def are_numbers(covariates: Any) -> bool:
-    """Return whether covariates are an array of numbers already."""
-    return not isinstance(covariates, Mapping) and np.asarray(covariates).dtype.kind in "fiub"
+    """Return whether covariates are an array of numbers already, without names."""
+    return _names(covariates) is None and np.asarray(covariates).dtype.kind in "fiub"
 
 
 def holds_text(cells: Sequence[Any]) -> bool:
@@ -123,9 +139,19 @@ def _is_number(cell: Any) -> bool:
     return isinstance(cell, int | float | np.number | np.bool_)
 
 
+def _names(covariates: Any) -> Any:
+    """Return the names of columns; None for an array, which has none."""
+    return getattr(covariates, "columns", covariates if isinstance(covariates, Mapping) else None)
+
+
+def _unnamed(n: int) -> tuple[str, ...]:
+    """Return what stands for the names of ``n`` columns without any."""
+    return tuple(f"covariate {c}" for c in range(n))
+
+
 def named_columns(covariates: Any, n: int) -> dict[str, list[Any]]:
     """Return the columns by name; numbers stand for names where there are none."""
-    named = getattr(covariates, "columns", covariates if isinstance(covariates, Mapping) else None)
+    named = _names(covariates)
     if named is not None:
         columns = {str(name): list(covariates[name]) for name in named}
     else:
@@ -133,7 +159,7 @@ def named_columns(covariates: Any, n: int) -> dict[str, list[Any]]:
         Z = Z[:, None] if Z.ndim == 1 else Z
         columns = {}
         if Z.ndim == 2:
-            columns = {f"covariate {c}": column.tolist() for c, column in enumerate(Z.T)}
+            columns = dict(zip(_unnamed(Z.shape[1]), Z.T.tolist(), strict=True))
     lengths = {len(column) for column in columns.values()}
     if lengths != {n}:
         raise ValueError(f"covariates must have one row for each of {n} entities.")

@@ -2,42 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from scipy.spatial.distance import cdist
 from sklearn.cluster import KMeans
+from torch import Tensor
 
 from volition.autonomy import Autonomy
 from volition.choices.logit import Decisions
-from volition.choices.model import SMALLEST, Basis, knots, term_size
-from volition.choices.ranked import CLASSES, ranks
+from volition.choices.ranked import ranks
+from volition.choices.terms import Basis, View, named
 from volition.costs import Cost
 from volition.population import IntArray
 from volition.validation import FloatArray
 
 #: patches of the term "place", and entities that they are placed by, at most
 PLACES, PLACED_BY = 40, 5000
-#: weight of the square of a coefficient: slopes are all but free, effects of clusters, ranks and
-#: places are drawn a little towards none
-RIDGE = {
-    "cluster": 0.25,
-    "table": 0.25,
-    "rank": 0.05,
-    "place": 0.1,
-    "covariates x cluster": 0.25,
-    "cost curve": 0.02,
-    "pair curve": 0.02,
-    "entity curve": 0.02,
-}
-SLOPE = 1e-4
-
-
 #: share of logged costs up to which a model follows its terms; the few beyond tell too little
 FOLLOWED = 0.98
-
-
 #: parts that a log is cut into, in the order of its rows, to look for changes in time
 PARTS = 24
 
@@ -66,16 +51,30 @@ class Choices(NamedTuple):
         """Number of clusters."""
         return self.layouts.shape[1]
 
+    def by_layout(self) -> Iterator[tuple[IntArray, Tensor]]:
+        """Yield the rows of each set of centres that has any, and these centres."""
+        order = np.argsort(self.layout, kind="stable")
+        edges = np.searchsorted(self.layout[order], np.arange(len(self.layouts) + 1))
+        for number, Y in enumerate(torch.from_numpy(self.layouts)):
+            rows = order[edges[number] : edges[number + 1]]
+            if len(rows):
+                yield rows, Y
+
+    def costs(self, X: FloatArray, cost: Cost) -> FloatArray:
+        """Return what each centre of its time costs the entity of each row, (m, K)."""
+        D = np.empty((len(self.entities), self.n_clusters))
+        with torch.no_grad():
+            for rows, Y in self.by_layout():
+                D[rows] = cost.pairwise(torch.from_numpy(X[self.entities[rows]]), Y).numpy()
+        return D
+
 
 def predicted(model: Autonomy, X: FloatArray, choices: Choices, cost: Cost) -> FloatArray:
     """Return p(. | j, i) of each logged choice, (m, K), at the centres of its time."""
     out = np.empty((len(choices.entities), choices.n_clusters))
     x = torch.from_numpy(np.asarray(X, dtype=np.float64))
     with torch.no_grad():
-        for number, Y in enumerate(torch.from_numpy(choices.layouts)):
-            rows = np.flatnonzero(choices.layout == number)
-            if len(rows) == 0:
-                continue
+        for rows, Y in choices.by_layout():
             who, j = choices.entities[rows], torch.from_numpy(choices.prescribed[rows])
             each = Y.expand(len(rows), -1, -1)
             out[rows] = model.conditional_each(x[who], j, each, cost, who).numpy()
@@ -124,21 +123,14 @@ def make_scene(
     basis: Basis | None,
 ) -> Scene:
     """Return the rows as terms see them."""
-    m, K = len(choices.entities), choices.n_clusters
-    D, apart = np.empty((m, K)), np.empty((m, K))
-    # Rows of one layout are done together.
-    order = np.argsort(choices.layout, kind="stable")
-    edges = np.searchsorted(choices.layout[order], np.arange(len(choices.layouts) + 1))
+    D = choices.costs(X, cost) / cost_unit
+    apart = np.empty_like(D)
     with torch.no_grad():
-        for number, Y in enumerate(torch.from_numpy(choices.layouts)):
-            rows = order[edges[number] : edges[number + 1]]
-            if len(rows):
-                D[rows] = cost.pairwise(torch.from_numpy(X[choices.entities[rows]]), Y).numpy()
-                apart[rows] = cost.pairwise(Y, Y).numpy()[choices.prescribed[rows]]
-    D, apart = D / cost_unit, apart / cost_unit
+        for rows, Y in choices.by_layout():
+            apart[rows] = cost.pairwise(Y, Y).numpy()[choices.prescribed[rows]] / cost_unit
     rank = ranks(torch.from_numpy(D)).numpy()
     Z = covariates[choices.entities]
-    place = np.zeros((m, 0))
+    place = np.zeros((len(D), 0))
     if basis is not None:
         U = np.concatenate([X, covariates], axis=1)
         place = basis(torch.from_numpy(U)).numpy()[choices.entities]
@@ -162,53 +154,27 @@ def seen_costs(
     return found
 
 
-def _curve(cost: FloatArray) -> tuple[IntArray, FloatArray]:
-    low, part = (z.numpy() for z in knots(torch.from_numpy(cost)))
-    return np.stack([low, low + 1], axis=-1), np.stack([1 - part, part], axis=-1)
+def _view(about: str, scene: Scene) -> View:
+    """Return what terms look at in logged choices."""
+    j = scene.prescribed[:, None]
+    mine = np.take_along_axis(scene.rank, j, 1)
+    view = View(j, None, None, j, mine, mine, scene.covariates, scene.place)
+    if about == "stay":
+        cost = np.take_along_axis(scene.D, j, 1)
+    else:
+        cost = scene.apart if about == "pair" else scene.D
+        view = view._replace(cluster=np.arange(cost.shape[1]), rank=scene.rank)
+    return view._replace(cost=cost, bent=cost)
 
 
-def _columns(part: str, term: str, scene: Scene) -> tuple[IntArray, FloatArray]:
-    """Return which coefficient of a term applies to each alternative, and its value, (m, A, S)."""
-    m, K = scene.D.shape
-    j, rows = scene.prescribed, np.arange(m)
-    Z = scene.covariates
-    c, M = Z.shape[1], scene.place.shape[1]
-    if part == "stay":
-        mine = scene.rank[rows, j].clip(max=CLASSES - 1)
-        none, one = np.zeros((m, 1), int), np.ones((m, 1))
-        columns = {
-            "constant": (none, one),
-            "cost": (none, scene.D[rows, j][:, None]),
-            "log cost": (none, np.log(scene.D[rows, j] + SMALLEST)[:, None]),
-            "cost curve": _curve(scene.D[rows, j]) if term == "cost curve" else (none, one),
-            "cluster": (j[:, None], one),
-            "rank": (mine[:, None], one),
-            "covariates": (np.broadcast_to(np.arange(c), (m, c)), Z),
-            "place": (np.broadcast_to(np.arange(M), (m, M)), scene.place),
-        }
-        index, value = columns[term]
-        return index[:, None], value[:, None]
-    k = np.broadcast_to(np.arange(K), (m, K))
-    none, one = np.zeros((m, K, 1), int), np.ones((m, K, 1))
-    if term == "rank":
-        mine = scene.rank[rows, j][:, None]
-        others = (scene.rank - (scene.rank > mine)).clip(max=CLASSES - 1)
-        return (mine.clip(max=CLASSES - 1) * CLASSES + others)[..., None], one
-    if term == "covariates x cluster":
-        return np.arange(c) * K + k[..., None], np.broadcast_to(Z[:, None], (m, K, c))
-    if term == "covariates x entity":
-        return np.broadcast_to(np.arange(c), (m, K, c)), scene.D[..., None] * Z[:, None]
-    costs = {"pair": scene.apart, "entity": scene.D}
-    if term.endswith(" curve"):
-        return _curve(costs[term.removesuffix(" curve")])
-    if term.removeprefix("log ") in costs:
-        cost = costs[term.removeprefix("log ")]
-        return none, (np.log(cost + SMALLEST) if term.startswith("log ") else cost)[..., None]
-    return (k if term == "cluster" else j[:, None] * K + k)[..., None], one
+def places_of(sizes: Mapping[str, int]) -> dict[str, slice]:
+    """Return where the numbers of each term are, one term after the other."""
+    ends = np.cumsum([0, *sizes.values()]).tolist()
+    return {term: slice(lo, hi) for term, lo, hi in zip(sizes, ends[:-1], ends[1:], strict=True)}
 
 
 def make_decisions(
-    part: str, terms: tuple[str, ...], scene: Scene, realized: IntArray
+    part: str, terms: Sequence[str], scene: Scene, realized: IntArray
 ) -> tuple[Decisions, FloatArray, dict[str, slice]]:
     """Return the decisions of a part of the model, the ridge, and where each term's numbers are.
 
@@ -217,27 +183,24 @@ def make_decisions(
     """
     K = scene.D.shape[1]
     if part == "away":
-        left = np.flatnonzero(realized != scene.prescribed)
-        scene, realized = scene.take(left), realized[left]
-    m, c, M = len(realized), scene.covariates.shape[1], scene.place.shape[1]
-    indices, values, ridge, places, first = [], [], [], {}, 0
-    for term in terms:
-        size = term_size(part, term, K, c, M)
-        index, value = _columns(part, term, scene)
-        indices.append(index + first)
-        values.append(value)
-        ridge += [RIDGE.get(term, SLOPE)] * size
-        places[term] = slice(first, first + size)
-        first += size
-    A = K if part == "away" else 1
-    index = np.concatenate([*indices, np.zeros((m, A, 0), int)], axis=2)
-    value = np.concatenate([*values, np.zeros((m, A, 0))], axis=2)
-    if part == "stay":
-        index = np.concatenate([index, np.zeros_like(index)], axis=1)
-        value = np.concatenate([value, np.zeros_like(value)], axis=1)
-        open_, chosen = np.ones((m, 2), bool), (realized != scene.prescribed).astype(np.int64)
-    else:
-        open_ = np.arange(K) != scene.prescribed[:, None]
-        chosen = realized
-    decisions = Decisions(index, value, open_, chosen, np.ones(m), first)
-    return decisions, np.array(ridge), places
+        rows = np.flatnonzero(realized != scene.prescribed)
+        scene, realized = scene.take(rows), realized[rows]
+    m, kinds, left = len(realized), named(part, terms), realized != scene.prescribed
+    c, M = scene.covariates.shape[1], scene.place.shape[1]
+    sizes = {term.name: term.size(K, c, M) for term in kinds}
+    places = places_of(sizes)
+    columns = [
+        (np.asarray(index) + places[term.name].start, 1.0 if value is None else value)
+        for term in kinds
+        for index, value in term.columns(_view(term.about, scene))
+    ]
+    # Leaving has no terms: its utility is zero.
+    A, counted = (2, 1) if part == "stay" else (K, K)
+    which, values = np.zeros((m, A, len(columns)), np.int64), np.zeros((m, A, len(columns)))
+    for s, (index, value) in enumerate(columns):
+        which[:, :counted, s], values[:, :counted, s] = index, value
+    open_, chosen = np.ones((m, A), bool), left.astype(np.int64)
+    if part == "away":
+        open_, chosen = np.arange(K) != scene.prescribed[:, None], realized
+    ridge = np.repeat([term.ridge for term in kinds], list(sizes.values()))
+    return Decisions(which, values, open_, chosen, np.ones(m), len(ridge)), ridge, places

@@ -16,7 +16,7 @@ import numpy as np
 from volition.choices.checks import Check
 from volition.choices.data import Choices
 from volition.choices.fit import ChoiceFit, Part, fit_choices
-from volition.choices.model import LABELLED
+from volition.choices.terms import KINDS
 from volition.choices.worth import GUESS, MODEL, SEEN, TOO_FAR, Reach, Worth
 from volition.io.serialization import registered
 from volition.validation import FloatArray
@@ -52,9 +52,7 @@ def doubts_about(checks: Sequence[Check], reach: Reach, n_choices: int) -> list[
     failed = [check for check in checks if check.failed and not check.order]
     if failed:
         more = len(failed) - 1
-        others = (
-            f", and {more} more check{'s' * (more > 1)} fail{'s' * (more == 1)}" if more else ""
-        )
+        others = f", and {more} more check{'s' * (more > 1)} fail{'s' * (more == 1)}" * (more > 0)
         found.append(
             f"The log contradicts the model: {failed[0].finding} (by chance, in "
             f"{_often(failed[0])}{others})."
@@ -76,18 +74,15 @@ def doubts_about(checks: Sequence[Check], reach: Reach, n_choices: int) -> list[
 
 def order_matters(checks: Sequence[Check]) -> list[str]:
     """Return a sentence if rows of the log depend on those before them, else nothing."""
-    failed = sorted((check for check in checks if check.order and check.failed), key=_chance)
+    failed = [check for check in checks if check.order and check.failed]
     if not failed:
         return []
+    worst = min(failed, key=lambda check: check.p_value)
     return [
-        f"The order of the log matters: {failed[0].finding} (by chance, in {_often(failed[0])}). "
+        f"The order of the log matters: {worst.finding} (by chance, in {_often(worst)}). "
         "Another plan makes other sequences than the log has, so what it would cost cannot be told "
         "from the log, not even at today's centres."
     ]
-
-
-def _chance(check: Check) -> float:
-    return check.p_value
 
 
 def _often(check: Check) -> str:
@@ -107,8 +102,8 @@ def says_nothing_of_moves(fit: ChoiceFit, choices: Choices) -> bool:
     centres elsewhere by a log in which they never moved. (A liking for some centres can, in two
     ways: see `other_readings`.)
     """
-    bound = {*fit.stay.terms} & LABELLED or {*fit.away.terms} & (LABELLED - {"cluster"})
-    return len(choices.layouts) == 1 and bool(bound)
+    bound = any(term.labelled and not term.liking for term in fit.kinds)
+    return len(choices.layouts) == 1 and bound
 
 
 def decide(rows: Sequence[Worth], doubts: Sequence[str], rank: int | None = None) -> Decision:
@@ -150,11 +145,7 @@ def decide(rows: Sequence[Worth], doubts: Sequence[str], rank: int | None = None
 
 
 def other_readings(
-    fit: ChoiceFit,
-    X: FloatArray,
-    choices: Choices,
-    cost: Any,
-    covariates: FloatArray | None,
+    fit: ChoiceFit, X: FloatArray, choices: Choices, cost: Any, covariates: FloatArray | None
 ) -> list[ChoiceFit]:
     """Return other models that a log of centres that never moved allows.
 
@@ -162,23 +153,22 @@ def other_readings(
     takes the first; these take the second, in three ways: what looked like a liking is explained by
     costs as far as that goes, or a centre that has moved is liked as any other, or as another one.
     """
-    terms = {*fit.stay.terms, *fit.away.terms}
-    if len(choices.layouts) > 1 or not terms & LABELLED:
+    if len(choices.layouts) > 1 or not any(term.labelled for term in fit.kinds):
         return []
     plain = fit_choices(
-        X, choices, cost, fit.model.cost_unit, covariates=covariates, without=LABELLED,
+        X, choices, cost, fit.model.cost_unit, covariates=covariates,
+        without={term.name for term in KINDS if term.labelled},
         hold=fit.model.seen is not None,
     )  # fmt: skip
     rng = np.random.default_rng(0)
-    exchanged = (
-        [_exchanged(fit, rng) for _ in range(EXCHANGES)] if "cluster" in fit.away.terms else []
-    )
+    liked = [fit.away.places[term.name] for term in fit.kinds if term.liking]
+    exchanged = [_exchanged(fit, where, rng) for where in liked for _ in range(EXCHANGES)]
     return [plain, _without_labels(fit), *exchanged]
 
 
-def _exchanged(fit: ChoiceFit, rng: np.random.Generator) -> ChoiceFit:
+def _exchanged(fit: ChoiceFit, where: slice, rng: np.random.Generator) -> ChoiceFit:
     """Return the fit in which centres are liked as others are: elsewhere they may be."""
-    away, where = fit.away, fit.away.places["cluster"]
+    away = fit.away
     order = np.arange(len(away.coefficients))
     order[where] = rng.permutation(order[where])
     part = away._replace(
@@ -190,15 +180,9 @@ def _exchanged(fit: ChoiceFit, rng: np.random.Generator) -> ChoiceFit:
 
 def _without_labels(fit: ChoiceFit) -> ChoiceFit:
     """Return the fit in which no centre has a role of its own, all else being the same."""
-
-    def unlabelled(part: Part) -> Part:
-        terms = tuple(term for term in part.terms if term not in LABELLED)
-        kept = [np.arange(part.places[term].start, part.places[term].stop) for term in terms]
-        ends = np.cumsum([0, *map(len, kept)]).tolist()
-        places = {t: slice(lo, hi) for t, lo, hi in zip(terms, ends[:-1], ends[1:], strict=True)}
-        rows = np.concatenate([np.zeros(0, dtype=np.int64), *kept])
-        covariance = part.covariance[np.ix_(rows, rows)]
-        return Part(terms, places, part.coefficients[rows], covariance, part.n_rows)
-
-    stay, away = unlabelled(fit.stay), unlabelled(fit.away)
-    return fit._replace(model=fit.model.without_labels(), stay=stay, away=away)
+    model, parts = fit.model.without_labels(), []
+    for part, values in zip((fit.stay, fit.away), (model.stay, model.away), strict=True):
+        numbers = np.arange(len(part.coefficients))
+        rows = np.concatenate([np.zeros(0, int), *(numbers[part.places[term]] for term in values)])
+        parts.append(Part.of(values, part.covariance[np.ix_(rows, rows)], part.n_rows))
+    return fit._replace(model=model, stay=parts[0], away=parts[1])

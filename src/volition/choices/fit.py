@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,10 +17,12 @@ from volition.choices.data import (
     make_basis,
     make_decisions,
     make_scene,
+    places_of,
     seen_costs,
 )
 from volition.choices.logit import Decisions, cautious_covariance, fit_logit, log_likelihoods
-from volition.choices.model import AWAY, PAIRED, STAY, Basis, ChoiceAutonomy, term_size
+from volition.choices.model import ChoiceAutonomy
+from volition.choices.terms import TERMS, Term, named
 from volition.costs import Cost
 from volition.io.files import expect
 from volition.io.serialization import constructed, registered
@@ -39,7 +41,7 @@ CHOSEN_BY, FEWEST_ROWS = 240_000, 10_000
 
 #: terms that a name stands for: (stay, away)
 FAMILIES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "distance": (("constant",), ("pair", "entity")),
+    "distance": (("constant",), ("pair", "entity"))
 }
 
 
@@ -64,6 +66,13 @@ class Part(NamedTuple):
     covariance: FloatArray  # holds where choices of one entity go together
     n_rows: int
 
+    @classmethod
+    def of(cls, values: Mapping[str, FloatArray], covariance: FloatArray, n_rows: int) -> Part:
+        """Return the part with these coefficients of each term."""
+        places = places_of({term: len(value) for term, value in values.items()})
+        theta = np.concatenate([np.zeros(0), *values.values()])
+        return cls(tuple(values), places, theta, covariance, n_rows)
+
     def by_term(self) -> dict[str, FloatArray]:
         """Return the coefficients of each term."""
         return {term: self.coefficients[where] for term, where in self.places.items()}
@@ -78,6 +87,16 @@ class ChoiceFit(NamedTuple):
     away: Part
     trials: list[Trial]
     n_choices: int
+
+    @property
+    def parts(self) -> dict[str, Part]:
+        """Both parts, by name."""
+        return {"stay": self.stay, "away": self.away}
+
+    @property
+    def kinds(self) -> list[Term]:
+        """The terms of both parts."""
+        return [term for name, part in self.parts.items() for term in named(name, part.terms)]
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> ChoiceFit:
@@ -135,55 +154,39 @@ def fit_choices(
     -------
     ChoiceFit
     """
+    check_family(family)
+    Z = np.zeros((len(X), 0)) if covariates is None else covariates
+    terms = FAMILIES.get(family) if isinstance(family, str) else family
+    trials: list[Trial] = []
     # Matrices are small here: more threads would only wait for each other.
     with threadpool_limits(1, "blas"):
-        fit = _fit(X, choices, cost, cost_unit, covariates, family, without, random_state)
-    if hold:
-        seen = seen_costs(X, choices, cost, cost_unit)
-        fit = fit._replace(model=fit.model.within(seen))
-    return fit
-
-
-def _fit(
-    X: FloatArray,
-    choices: Choices,
-    cost: Cost,
-    cost_unit: float,
-    covariates: FloatArray | None,
-    family: Any,
-    without: Collection[str],
-    random_state: int,
-) -> ChoiceFit:
-    Z = np.zeros((len(X), 0)) if covariates is None else covariates
-    K = choices.n_clusters
-    basis = make_basis(X, Z) if family == "auto" or "place" in _flat(family) else None
-    scene = make_scene(X, choices, cost, cost_unit, Z, basis)
-    trials: list[Trial] = []
-    if family == "auto":
-        rng = np.random.default_rng(random_state)
-        stay, away = _choose(scene, choices, K, Z.shape[1], basis, without, rng, trials)
-    else:
-        stay, away = FAMILIES[family] if isinstance(family, str) else family
-    if basis is None and "place" in stay:
-        raise ValueError("The term 'place' needs entities at four different places at least.")
-    if Z.shape[1] == 0 and any("covariates" in term for term in (*stay, *away)):
-        raise ValueError("A term asks for covariates, but none are given.")
-    if K < 3:
-        away = ()  # there is one other cluster, or none
-    fits = {
-        "stay": _fit_part("stay", tuple(stay), scene, choices),
-        "away": _fit_part("away", tuple(away), scene, choices),
-    }
-    used = any("covariates" in term for term in (*stay, *away)) or "place" in stay
+        basis = make_basis(X, Z) if terms is None or "patches" in _needs(*terms) else None
+        scene = make_scene(X, choices, cost, cost_unit, Z, basis)
+        if terms is None:
+            terms = _choose(scene, choices, without, random_state, trials)
+        needs = _needs(*terms)
+        if basis is None and "patches" in needs:
+            raise ValueError("The term 'place' needs entities at four different places at least.")
+        if Z.shape[1] == 0 and "covariates" in needs:
+            raise ValueError("A term asks for covariates, but none are given.")
+        stay = _fit_part("stay", terms[0], scene, choices)
+        # With fewer than three clusters there is one other, or none.
+        away = _fit_part("away", terms[1] if choices.n_clusters > 2 else (), scene, choices)
     model = ChoiceAutonomy(
-        fits["stay"].by_term(),
-        fits["away"].by_term(),
+        stay.by_term(),
+        away.by_term(),
         cost_unit=cost_unit,
-        n_clusters=K,
-        covariates=covariates if used else None,
-        basis=basis if "place" in stay else None,
+        n_clusters=choices.n_clusters,
+        covariates=covariates if needs & {"covariates", "patches"} else None,
+        basis=basis if "patches" in needs else None,
+        seen=seen_costs(X, choices, cost, cost_unit) if hold else None,
     )
-    return ChoiceFit(model, fits["stay"], fits["away"], trials, len(choices.entities))
+    return ChoiceFit(model, stay, away, trials, len(choices.entities))
+
+
+def _needs(stay: Sequence[str], away: Sequence[str]) -> set[str]:
+    terms = (*named("stay", stay), *named("away", away))
+    return set().union(*(term.needs for term in terms))
 
 
 def check_family(family: Any) -> None:
@@ -198,12 +201,7 @@ def check_family(family: Any) -> None:
         stay, away = (tuple(part) for part in family)
     except (TypeError, ValueError):
         raise ValueError(wrong) from None
-    for terms, known, part in ((stay, STAY, "stay"), (away, AWAY, "away")):
-        for term in terms:
-            if term not in known:
-                raise ValueError(f"There is no {part} term {term!r}; there are {list(known)}.")
-    if "rank" in away and (both := PAIRED & set(away)):
-        raise ValueError(f"The away term {min(both)!r} does not go with 'rank'.")
+    _needs(stay, away)
 
 
 def check_covariates(covariates: Any, n: int, width: int | None = None) -> FloatArray:
@@ -221,26 +219,22 @@ def check_covariates(covariates: Any, n: int, width: int | None = None) -> Float
     return Z
 
 
-def _flat(family: Any) -> tuple[str, ...]:
-    stay, away = FAMILIES[family] if isinstance(family, str) else family
-    return (*stay, *away)
-
-
-def _fit_part(part: str, terms: tuple[str, ...], scene: Scene, choices: Choices) -> Part:
+def _fit_part(part: str, terms: Sequence[str], scene: Scene, choices: Choices) -> Part:
     decisions, ridge, places = make_decisions(part, terms, scene, choices.realized)
     estimate = fit_logit(_hedged(decisions, places) if part == "stay" else decisions, ridge)
     left = choices.realized != choices.prescribed
     who = choices.entities[left] if part == "away" else choices.entities
     covariance = cautious_covariance(decisions, estimate, who)
-    return Part(terms, places, estimate.coefficients, covariance, len(who))
+    return Part(tuple(terms), places, estimate.coefficients, covariance, len(who))
 
 
 def _hedged(decisions: Decisions, places: dict[str, slice]) -> Decisions:
     """Add half a choice each to stay and to leave: where nobody left, nobody is sure to stay."""
-    if "constant" not in places or len(decisions.chosen) == 0:
+    always = [places[term.name].start for term in named("stay", places) if term.always]
+    if not always or len(decisions.chosen) == 0:
         return decisions
     two = decisions.take(np.zeros(2, dtype=np.int64))
-    constant = two.which[:, :1] == places["constant"].start
+    constant = np.isin(two.which[:, :1], always)
     value = np.concatenate([constant.astype(float), np.zeros_like(two.value[:, 1:])], axis=1)
     more = (two.which, value, two.open, np.array([0, 1]), np.full(2, 0.5))
     columns = [np.concatenate(pair) for pair in zip(decisions[:5], more, strict=True)]
@@ -249,60 +243,58 @@ def _hedged(decisions: Decisions, places: dict[str, slice]) -> Decisions:
 
 
 def _choose(
-    scene: Scene,
-    choices: Choices,
-    K: int,
-    n_covariates: int,
-    basis: Basis | None,
-    without: Collection[str],
-    rng: np.random.Generator,
-    trials: list[Trial],
+    scene: Scene, choices: Choices, without: Collection[str], random_state: int, trials: list[Trial]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the terms of both parts that held-out choices speak for."""
+    rng, K, c = np.random.default_rng(random_state), choices.n_clusters, scene.covariates.shape[1]
     rows = np.arange(len(choices.entities))
     most = max(FEWEST_ROWS, CHOSEN_BY // K)
     if len(rows) > most:
         rows = rng.choice(rows, most, replace=False)
-    scene, realized = scene.take(rows), choices.realized[rows]
+    known = {"covariates": c, "patches": scene.place.shape[1]}
+    lacking = {what for what, number in known.items() if number == 0}
+    scene, realized, everyone = scene.take(rows), choices.realized[rows], choices.entities[rows]
     # All choices of an entity are in one fold: what holds is to hold for others.
-    fold = rng.integers(0, FOLDS, choices.entities.max() + 1)[choices.entities[rows]]
-    everyone = choices.entities[rows]
-    who = {"stay": everyone, "away": everyone[realized != scene.prescribed]}
-    unusable = set(without)
-    if not n_covariates:
-        unusable |= {name for name in (*STAY, *AWAY) if "covariates" in name}
-    if basis is None:
-        unusable.add("place")
-    chains: dict[str, list[tuple[tuple[str, ...], FloatArray]]] = {"stay": [], "away": []}
-    for part, base, names in (
-        ("stay", ("constant",), [name for name in STAY if name != "constant"]),
-        ("away", (), [name for name in AWAY if name != "rank"]),
-        ("away", ("rank",), [name for name in AWAY if name not in {"rank", *PAIRED}]),
-    ):
-        if part == "away" and (K < 3 or not (realized != scene.prescribed).any()):
+    fold = rng.integers(0, FOLDS, choices.entities.max() + 1)[everyone]
+    left = realized != scene.prescribed
+    picked: dict[str, tuple[str, ...]] = {"stay": (), "away": ()}
+    for part in picked:
+        if part == "away" and (K < 3 or not left.any()):
             continue
-        names = [name for name in names if name not in unusable]
-        if K < 3:
-            names = [name for name in names if name != "rank"]
+        who = everyone if part == "stay" else everyone[left]
 
         def likelihood(terms: tuple[str, ...], part: str = part) -> FloatArray:
             return _held_out(part, terms, scene, realized, fold)
 
         def size_of(terms: tuple[str, ...], part: str = part) -> int:
-            return sum(term_size(part, term, K, n_covariates, PLACES) for term in terms)
+            return sum(term.size(K, c, PLACES) for term in named(part, terms))
 
-        chains[part].append(_forward(part, base, names, likelihood, size_of, who[part], trials))
-    picked = {}
-    for part, found in chains.items():
-        best = found[0] if found else ((), np.zeros(0))
-        for other in found[1:]:
-            if clearly_better(other[1], best[1], who[part]):
-                best = other
-        picked[part] = best[0]
-    trials[:] = [
-        trial._replace(chosen=set(trial.terms) == set(picked[trial.part])) for trial in trials
-    ]
+        chains = []
+        for base, more in _starts(part):
+            names = [
+                term.name
+                for term in more
+                if term.name not in without
+                and not term.needs & lacking
+                and term.fewest_clusters <= K
+            ]
+            chains.append(_forward(part, base, names, likelihood, size_of, who, trials))
+        picked[part], best = chains[0]
+        for terms, held in chains[1:]:
+            if clearly_better(held, best, who):
+                picked[part], best = terms, held
+    trials[:] = [t._replace(chosen=set(t.terms) == set(picked[t.part])) for t in trials]
     return picked["stay"], picked["away"]
+
+
+def _starts(part: str) -> Iterator[tuple[tuple[str, ...], list[Term]]]:
+    """Yield terms to begin with, and those that may be added; joint ones have their own models."""
+    kinds = TERMS[part].values()
+    for joint in (None, *(term for term in kinds if term.joint)):
+        more = [term for term in kinds if not (term.always or term.joint)]
+        if joint is not None:
+            more = [term for term in more if term.about != "pair"]
+        yield tuple(term.name for term in kinds if term.always or term is joint), more
 
 
 def _forward(
@@ -347,18 +339,12 @@ def _forward(
             fewer += [
                 tuple(plain if t == name else t for t in terms)
                 for name in terms
-                if (plain := _plainer(name)) is not None and plain not in terms
+                if (plain := TERMS[part][name].plainer) is not None and plain not in terms
             ]
             idle = [(one, tried(one)) for one in fewer if not clearly_better(best, tried(one), who)]
             if not idle:
                 break
             terms, best = max(idle, key=lambda option: float(option[1].mean()))
-
-
-def _plainer(term: str) -> str | None:
-    """Return the straight term that a curve or a logarithm bends."""
-    plain = term.removesuffix(" curve").removeprefix("log ")
-    return None if plain == term else plain
 
 
 def clearly_better(new: FloatArray, old: FloatArray, who: IntArray) -> bool:
@@ -401,15 +387,12 @@ def distance_autonomy(fit: ChoiceFit) -> DistanceAutonomy:
 
     A negative slope of the distance has no place in the family and counts as none.
     """
-    stay, away = fit.model.stay, fit.model.away
-    if set(stay) != {"constant"} or not set(away) <= {"pair", "entity"}:
+    stay, away = FAMILIES["distance"]
+    if fit.stay.terms != stay or not set(fit.away.terms) <= set(away):
         raise ValueError(f"{fit.model!r} is not of the family 'distance'.")
-    pair, entity = (
-        max(0.0, -float(away[name][0])) / fit.model.cost_unit if name in away else 0.0
-        for name in ("pair", "entity")
-    )
-    kappa = 1 / (1 + math.exp(float(stay["constant"][0])))
+    slopes = {term: float(value[0]) for term, value in fit.model.away.items()}
+    pair, entity = (max(0.0, -slopes.get(term, 0.0)) / fit.model.cost_unit for term in away)
+    kappa = 1 / (1 + math.exp(float(fit.stay.coefficients[0])))
     if pair == 0:
-        zeta, T = 0.0, 1 / entity if entity else 1.0
-        return DistanceAutonomy(kappa, 1.0 if entity else 0.0, zeta, T)
+        return DistanceAutonomy(kappa, float(entity > 0), 0.0, 1 / entity if entity else 1.0)
     return DistanceAutonomy(kappa, entity / pair, 1.0, 1 / pair)

@@ -9,10 +9,10 @@ probability is estimated from all of them; what one of them is loyal to follows 
 from __future__ import annotations
 
 import numpy as np
-from scipy.special import logsumexp
 
 from volition.choices.data import Choices
 from volition.choices.fit import clearly_better
+from volition.population import IntArray
 from volition.validation import FloatArray
 
 #: probabilities of loyalty that are told apart
@@ -61,31 +61,45 @@ def fit_loyalty(choices: Choices, p: FloatArray, n: int) -> FloatArray:
     """
     K = choices.n_clusters
     seen, who = np.unique(choices.entities, return_inverse=True)
+    # A row for each centre that an entity has used; all that it has not are alike.
+    pairs, pair = np.unique(who * K + choices.realized, return_inverse=True)
+    owner, times = pairs // K, np.bincount(pairs // K, minlength=len(seen))
     p = np.maximum(p, 1e-300)[:, None]
     # Log-likelihood of (level, favourite), from what it would be without loyalty to this centre.
     free = np.log((1 - LEVELS) * p)
-    gain = np.zeros((len(seen), K, len(LEVELS)))
-    np.add.at(gain, (who, choices.realized), np.log((1 - LEVELS) * p + LEVELS) - free)
-    base = np.zeros((len(seen), 1, len(LEVELS)))
-    np.add.at(base[:, 0], who, free)
-    likely = base + gain
-    likely -= likely.max((1, 2), keepdims=True)
+    other = _sums(who, free, len(seen))
+    used = other[owner] + _sums(pair, np.log((1 - LEVELS) * p + LEVELS) - free, len(pairs))
+    most = np.full(len(seen), -np.inf)
+    np.maximum.at(most, owner, used.max(1))
+    used, other = np.exp(used - most[owner, None]), np.exp(other - most[:, None])
+    both = _sums(owner, used, len(seen)) + (K - times)[:, None] * other
     shares = np.full(len(LEVELS), 1 / len(LEVELS))
     for _ in range(STEPS):
-        posterior = likely + np.log(np.maximum(shares, 1e-300) / K)
-        posterior = np.exp(posterior - logsumexp(posterior, axis=(1, 2), keepdims=True))
-        shares = posterior.sum((0, 1)) / len(seen)
-    loyalty = np.tile(float(shares @ LEVELS) / K, (n, K))
-    loyalty[seen] = posterior @ LEVELS
+        prior = np.maximum(shares, 1e-300)
+        whole = both @ prior
+        shares = prior * (both / whole[:, None]).sum(0) / len(seen)
+    loyalty = np.full((n, K), float(shares @ LEVELS) / K)
+    loyalty[seen] = (other @ (prior * LEVELS) / whole)[:, None]
+    loyalty[seen[owner], pairs % K] = used @ (prior * LEVELS) / whole[owner]
     return loyalty
+
+
+def _sums(which: IntArray, rows: FloatArray, n: int) -> FloatArray:
+    """Return the sums of rows of each of ``n`` groups."""
+    return np.stack([np.bincount(which, column, minlength=n) for column in rows.T], axis=1)
 
 
 def shares_of_others(choices: Choices, p: FloatArray, loyalty: FloatArray) -> FloatArray:
     """Return how likely it is of each choice, (m,), that it was not one of loyalty."""
+    free, both = _mixed(choices, p, loyalty)
+    return free / np.maximum(both, 1e-300)
+
+
+def _mixed(choices: Choices, p: FloatArray, loyalty: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return how likely choices are without loyalty coming into play, and at all."""
     mine = loyalty[choices.entities]
     free = (1 - mine.sum(1)) * p
-    both = free + mine[np.arange(len(p)), choices.realized]
-    return free / np.maximum(both, 1e-300)
+    return free, free + mine[np.arange(len(p)), choices.realized]
 
 
 def loyalty_if_clear(choices: Choices, p: FloatArray, n: int) -> FloatArray | None:
@@ -100,8 +114,7 @@ def loyalty_if_clear(choices: Choices, p: FloatArray, n: int) -> FloatArray | No
     held = np.random.default_rng(0).permutation(np.arange(len(p)) % HELD_OUT) == 0
     found = fit_loyalty(choices.take(~held), p[~held], n)
     judges = choices.take(held)
-    mine = found[judges.entities]
-    new = (1 - mine.sum(1)) * p[held] + mine[np.arange(len(mine)), judges.realized]
+    _, new = _mixed(judges, p[held], found)
     new, old = (np.log(np.maximum(values, 1e-300)) for values in (new, p[held]))
     if not clearly_better(new, old, judges.entities):
         return None

@@ -8,144 +8,24 @@ most one number per entity and centre or per pair of centres, so nothing of size
 from __future__ import annotations
 
 import copy
-import math
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from volition.autonomy import (
-    Autonomy,
-    Chunk,
-    SharedTransition,
-    SoftmaxTransition,
-    Transition,
-    barred,
-    identity,
-)
-from volition.choices.ranked import CLASSES, RankedTransition, ranks
+from volition.autonomy import Chunk, SoftmaxTransition, StayOrLeave, Transition, barred
+from volition.choices.ranked import CLASSES, ranks
+from volition.choices.terms import TERMS, Basis, Term, View, named
 from volition.costs import Cost
 from volition.io.files import expect
 from volition.io.serialization import constructed, registered
-from volition.validation import FloatArray, check_scalar
-
-#: what a term is about, for people
-STAY = {
-    "constant": "how often it obeys",
-    "cost": "what obeying costs",
-    "log cost": "what obeying costs, by its logarithm",
-    "cost curve": "what obeying costs, by any curve",
-    "cluster": "which cluster is prescribed",
-    "rank": "how many centres are nearer than the prescribed one",
-    "covariates": "the entity's covariates",
-    "place": "where the entity is (and its covariates), freely",
-}
-AWAY = {
-    "pair": "how far the alternative is from the prescribed centre",
-    "entity": "how far it is from the entity",
-    "log pair": "how far the alternative is from the prescribed centre, by its logarithm",
-    "log entity": "how far it is from the entity, by its logarithm",
-    "pair curve": "how far the alternative is from the prescribed centre, by any curve",
-    "entity curve": "how far it is from the entity, by any curve",
-    "cluster": "which cluster it is",
-    "table": "which cluster it is, for each prescribed one",
-    "rank": "whether it is the nearest other centre, the second, the third",
-    "covariates x entity": "how far it is from the entity, by covariates",
-    "covariates x cluster": "which cluster it is, by covariates",
-}
-#: terms in which clusters have roles of their own
-LABELLED = {"cluster", "table", "covariates x cluster"}
-#: terms that follow the centres when they move
-GEOMETRIC = {
-    "cost",
-    "log cost",
-    "cost curve",
-    "rank",
-    "pair",
-    "log pair",
-    "pair curve",
-    "entity",
-    "log entity",
-    "entity curve",
-    "covariates x entity",
-}
-#: terms by which entities choose differently when they override
-_BY_ENTITY = {
-    "entity",
-    "log entity",
-    "entity curve",
-    "rank",
-    "covariates x entity",
-    "covariates x cluster",
-}
-#: terms that depend on the prescribed centre and the alternative
-PAIRED = {"pair", "log pair", "pair curve", "table"}
-#: costs, in units of their own, below which logarithms no longer fall
-SMALLEST = 1e-3
-#: curves are straight between so many points, evenly spaced in the logarithm up to the largest cost
-KNOTS, LARGEST = 24, 20.0
+from volition.validation import check_scalar
 
 
 @registered
-class Basis(NamedTuple):
-    """Soft patches of the space of features and covariates; their values sum to one."""
-
-    origin: FloatArray  # (d + c,)
-    scale: FloatArray  # (d + c,)
-    places: FloatArray  # (M, d + c), in those units
-    width: float
-
-    def __call__(self, U: Tensor) -> Tensor:
-        """Return how much each row belongs to each patch, (n, M)."""
-        origin, scale, places = (torch.as_tensor(z, dtype=U.dtype) for z in self[:3])
-        far = torch.cdist((U - origin) / scale, places).square()
-        return (-far / (2 * self.width**2)).softmax(1)
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> Basis:
-        """Return the patches that were saved."""
-        basis: Basis = constructed(cls, state)
-        (size,) = expect(state, "origin", (None,)).shape
-        expect(state, "scale", (size,))
-        expect(state, "places", (None, size))
-        check_scalar(basis.width, "width", 0, open_low=True)
-        return basis
-
-
-def knots(D: Tensor) -> tuple[Tensor, Tensor]:
-    """Return between which knots costs lie (the lower one's number), and how far to the next."""
-    step = math.log(LARGEST / SMALLEST) / (KNOTS - 1)
-    at = ((D + SMALLEST).log() - math.log(SMALLEST)) / step
-    at = at.clamp(0, KNOTS - 1 - 1e-9)
-    low = at.detach().floor().long().clamp(max=KNOTS - 2)
-    return low, at - low
-
-
-def _curve(theta: Tensor, D: Tensor) -> Tensor:
-    low, part = knots(D)
-    return theta[low] * (1 - part) + theta[low + 1] * part
-
-
-def term_size(part: str, term: str, K: int, n_covariates: int, n_places: int) -> int:
-    """Return how many coefficients a term has."""
-    sizes = {
-        "cost curve": KNOTS,
-        "pair curve": KNOTS,
-        "entity curve": KNOTS,
-        "cluster": K,
-        "table": K * K,
-        "rank": CLASSES if part == "stay" else CLASSES * CLASSES,
-        "covariates": n_covariates,
-        "covariates x entity": n_covariates,
-        "covariates x cluster": n_covariates * K,
-        "place": n_places,
-    }
-    return sizes.get(term, 1)
-
-
-@registered
-class ChoiceAutonomy(Autonomy):
+class ChoiceAutonomy(StayOrLeave):
     """A choice model as an autonomy model: usable wherever one is.
 
     Usually made by `fit_choices` or `ChoiceClustering`, not by hand.
@@ -193,33 +73,27 @@ class ChoiceAutonomy(Autonomy):
     ) -> None:
         self.stay = {name: np.asarray(value, dtype=np.float64) for name, value in stay.items()}
         self.away = {name: np.asarray(value, dtype=np.float64) for name, value in away.items()}
-        for part, known in ((self.stay, STAY), (self.away, AWAY)):
-            for name in part:
-                if name not in known:
-                    raise ValueError(f"There is no term {name!r}; terms are {list(known)}.")
-        if "rank" in self.away and (both := PAIRED & set(self.away)):
-            raise ValueError(f"The away term {min(both)!r} does not go with 'rank'.")
         self.cost_unit, self.n_clusters = cost_unit, n_clusters
         self.covariates = None if covariates is None else np.asarray(covariates, dtype=np.float64)
         self.basis, self.share, self.seen = basis, share, seen
-        names = {*self.stay, *self.away}
-        self._covariates_asked = any(name.startswith("covariates") for name in names) or (
+        staying, leaving = self._terms = named("stay", self.stay), named("away", self.away)
+        terms = [*staying, *leaving]
+        self._about = {
+            "stay": staying,
+            "entity": [term for term in leaving if term.about == "entity"],
+            "pair": [t for t in TERMS["away"].values() if t in leaving and t.about == "pair"],
+        }
+        self._needs = set().union(*(term.needs for term in terms))
+        self._covariates_asked = "covariates" in self._needs or (
             basis is not None and self.covariates is not None
         )
-        self.interchangeable = not names & LABELLED
-        self.numbers_per_pair = CLASSES if "rank" in self.away else 1
-        if names & LABELLED and n_clusters is None:
+        self.by_entity = any(term.by_entity for term in terms)
+        self.depends_on_centers = any(term.follows_centers for term in terms)
+        self.interchangeable = not any(term.labelled for term in terms)
+        self._joint = next((term for term in leaving if term.joint), None)
+        self.numbers_per_pair = 1 if self._joint is None else CLASSES
+        if not self.interchangeable and n_clusters is None:
             raise ValueError("n_clusters is needed where clusters have roles of their own.")
-
-    @property
-    def depends_on_centers(self) -> bool:  # type: ignore[override]
-        """Whether p changes when the centres move."""
-        return bool({*self.stay, *self.away} & GEOMETRIC)
-
-    @property
-    def by_entity(self) -> bool:  # type: ignore[override]
-        """Whether p differs between entities."""
-        return bool({*self.stay} - {"constant", "cluster"} or {*self.away} & _BY_ENTITY)
 
     def check(self, n_clusters: int, n_samples: int | None = None) -> None:
         if not self.interchangeable and n_clusters != self.n_clusters:
@@ -235,45 +109,40 @@ class ChoiceAutonomy(Autonomy):
                     "give theirs by for_entities."
                 )
 
+    def _with(self, **changes: Any) -> ChoiceAutonomy:
+        other = copy.copy(self)
+        vars(other).update(changes)
+        return other
+
     def for_entities(self, covariates: Any) -> ChoiceAutonomy:
         """Return the model for other entities, one row of covariates each."""
-        return self._like(covariates=np.asarray(covariates, dtype=np.float64))
+        asked = self._covariates_asked or self.basis is not None
+        covariates = np.asarray(covariates, dtype=np.float64)
+        return self._with(covariates=covariates, _covariates_asked=asked)
 
     def subset(self, index: np.ndarray) -> ChoiceAutonomy:
         """Return the model of some of the entities."""
         return self if self.covariates is None else self.for_entities(self.covariates[index])
 
     def scaled(self, t: float) -> ChoiceAutonomy:
-        return self._like(share=self.share * t)
-
-    def _like(self, **changes: Any) -> ChoiceAutonomy:
-        kept = {
-            "cost_unit": self.cost_unit,
-            "n_clusters": self.n_clusters,
-            "covariates": self.covariates,
-            "basis": self.basis,
-            "share": self.share,
-            "seen": self.seen,
-        }
-        return ChoiceAutonomy(self.stay, self.away, **(kept | changes))
+        return self._with(share=self.share * t)
 
     def within(self, seen: dict[str, tuple[float, float]] | None) -> ChoiceAutonomy:
         """Return the model with terms that hold still beyond these costs; see ``seen``."""
-        return self._like(seen=seen)
-
-    def without_labels(self) -> ChoiceAutonomy:
-        """Return the model in which no cluster has a role of its own."""
-        other = self._like()
-        other.stay = {name: value for name, value in self.stay.items() if name not in LABELLED}
-        other.away = {name: value for name, value in self.away.items() if name not in LABELLED}
-        other.interchangeable = True
-        return other
+        return self._with(seen=seen)
 
     def with_coefficients(self, stay: dict[str, Any], away: dict[str, Any]) -> ChoiceAutonomy:
         """Return the model with other coefficients of the same terms, tensors for gradients."""
-        other = copy.copy(self)
-        other.stay, other.away = stay, away
-        return other
+        return self._with(stay=stay, away=away)
+
+    def without_labels(self) -> ChoiceAutonomy:
+        """Return the model in which no cluster has a role of its own."""
+        stay, away = (
+            {term.name: values[term.name] for term in terms if not term.labelled}
+            for terms, values in zip(self._terms, (self.stay, self.away), strict=True)
+        )
+        kept = ("cost_unit", "n_clusters", "covariates", "basis", "share", "seen")
+        return ChoiceAutonomy(stay, away, **{name: getattr(self, name) for name in kept})
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> ChoiceAutonomy:
@@ -287,110 +156,77 @@ class ChoiceAutonomy(Autonomy):
         known = model.covariates
         K, c = model.n_clusters or 0, 0 if known is None else known.shape[1]
         n_places = 0 if model.basis is None else len(model.basis.places)
-        for part, terms in (("stay", model.stay), ("away", model.away)):
-            for term, value in terms.items():
-                size = term_size(part, term, K, c, n_places)
-                unknown = known is None and term.startswith("covariates")
-                expect({term: value.ravel()}, term, (None if unknown else size,))
+        for term in (*model._terms[0], *model._terms[1]):
+            value = (model.stay if term.part == "stay" else model.away)[term.name]
+            unknown = known is None and term.name.startswith("covariates")
+            size = None if unknown else term.size(K, c, n_places)
+            expect({term.name: value.ravel()}, term.name, (size,))
         return model
 
-    def shared(self, Y: Tensor, cost: Cost) -> Tensor:
-        obey = identity(len(Y), Y.dtype, Y.device)
-        if len(Y) == 1 or self.share == 0:
-            return obey[None]
-        stay = self._stay_shared(Y)
-        kappa = (self.share * torch.sigmoid(-stay))[:, None]
-        leave = self._leave(Y, cost)
-        if "cluster" in self.away:
-            leave = leave + self._tensor(self.away["cluster"], Y)
-        return (obey + kappa * (leave.softmax(1) - obey))[None]
+    def _for_all(self, Y: Tensor, cost: Cost) -> tuple[Tensor, Tensor]:
+        view = View(torch.arange(len(Y), device=Y.device))
+        leave = self._added(self._leave(view, Y, cost), self._about["entity"], view)
+        return (self.share * torch.sigmoid(-self._stay_shared(view, Y)))[:, None], leave
 
-    def transition(self, chunk: Chunk, Y: Tensor, cost: Cost) -> Transition:
-        if not self.by_entity or len(Y) == 1:
-            return SharedTransition(self.shared(Y, cost)[0])
-        D, Z = chunk.D / self.cost_unit, self._covariates_of(chunk)
-        ranked = "rank" in self.stay or "rank" in self.away
-        rank = ranks(D) if ranked else torch.empty(0)
-        stay = self._stay_shared(Y) + torch.zeros_like(D)
-        mine, bent = self._held(D, "stay")
-        for name, value in self.stay.items():
-            theta = self._tensor(value, D)
-            if name == "cost":
-                stay = stay + theta * mine
-            elif name == "log cost":
-                stay = stay + theta * (bent + SMALLEST).log()
-            elif name == "cost curve":
-                stay = stay + _curve(theta, bent)
-            elif name == "rank":
-                stay = stay + theta[rank.clamp(max=CLASSES - 1)]
-            elif name == "covariates":
-                stay = stay + (Z @ theta)[:, None]
-            elif name == "place":
-                assert self.basis is not None
-                patches = self.basis(torch.cat([chunk.X + chunk.origin, Z], 1))
-                stay = stay + (patches @ theta)[:, None]
-        drawn = torch.zeros_like(D)
-        mine, bent = self._held(D, "entity")
-        for name, value in self.away.items():
-            theta = self._tensor(value, D)
-            if name == "entity":
-                drawn = drawn + theta * mine
-            elif name == "log entity":
-                drawn = drawn + theta * (bent + SMALLEST).log()
-            elif name == "entity curve":
-                drawn = drawn + _curve(theta, bent)
-            elif name == "cluster":
-                drawn = drawn + theta
-            elif name == "covariates x entity":
-                drawn = drawn + (Z @ theta)[:, None] * mine
-            elif name == "covariates x cluster":
-                drawn = drawn + Z @ theta.reshape(Z.shape[1], -1)
+    def _by_chunk(self, chunk: Chunk, Y: Tensor, cost: Cost) -> Transition:
+        view = self._view(chunk)
+        staying = [term for term in self._about["stay"] if term.by_entity]
+        stay = self._stay_shared(view, Y) + torch.zeros_like(view.cost)
+        stay = self._added(stay, staying, self._held(view, "stay"))
+        leaving = [term for term in self._about["entity"] if not term.joint]
+        drawn = torch.zeros_like(view.cost)
+        drawn = self._added(drawn, leaving, self._held(view, "entity"))
         kappa: Any = self.share * torch.sigmoid(-stay)
-        if "rank" in self.away:
-            table = self._tensor(self.away["rank"], D).reshape(CLASSES, CLASSES)
-            return RankedTransition(kappa, drawn, rank, table)
-        if set(self.stay) == {"constant"} and not stay.requires_grad:
+        if self._joint is not None:
+            return self._joint.transition(self._theta(self._joint, drawn), kappa, drawn, view)
+        if all(term.always for term in self._about["stay"]) and not stay.requires_grad:
             kappa = float(kappa[0, 0])  # one number is quicker than a table of it
-        return SoftmaxTransition(kappa, self._leave(Y, cost), drawn)
+        return SoftmaxTransition(kappa, self._leave(view, Y, cost), drawn)
 
-    def _held(self, D: Tensor, kind: str) -> tuple[Tensor, Tensor]:
-        """Return costs for straight and for bent terms, held at the ends of what was seen."""
-        if self.seen is None or kind not in self.seen:
-            return D, D
-        low, high = self.seen[kind]
-        straight = D.clamp(max=high)
-        return straight, straight.clamp(min=low)
-
-    def _tensor(self, value: FloatArray, like: Tensor) -> Tensor:
+    def _theta(self, term: Term, like: Tensor) -> Tensor:
+        value = (self.stay if term.part == "stay" else self.away)[term.name]
         return torch.as_tensor(value, dtype=like.dtype, device=like.device)
 
-    def _stay_shared(self, Y: Tensor) -> Tensor:
+    def _added(self, total: Tensor, terms: Iterable[Term], view: View) -> Tensor:
+        """Return log-odds or log-weights with those of some terms added."""
+        for term in terms:
+            total = total + term.value(self._theta(term, total), view)
+        return total
+
+    def _stay_shared(self, view: View, Y: Tensor) -> Tensor:
         """Return the log-odds of staying that all entities share, (K,)."""
-        stay = torch.zeros(len(Y), dtype=Y.dtype, device=Y.device)
-        for name in ("constant", "cluster"):
-            if name in self.stay:
-                stay = stay + self._tensor(self.stay[name], Y)
-        return stay
+        terms = [term for term in self._about["stay"] if not term.by_entity]
+        return self._added(torch.zeros(len(Y), dtype=Y.dtype, device=Y.device), terms, view)
 
-    def _leave(self, Y: Tensor, cost: Cost) -> Tensor:
+    def _leave(self, view: View, Y: Tensor, cost: Cost) -> Tensor:
         """Return log-weights by prescribed and alternative centre, (K, K)."""
-        leave = barred(len(Y), Y.dtype, Y.device)
-        if {"pair", "log pair", "pair curve"} & set(self.away):
-            apart, bent = self._held(cost.pairwise(Y, Y) / self.cost_unit, "pair")
-        if "pair" in self.away:
-            leave = leave + self._tensor(self.away["pair"], Y) * apart
-        if "log pair" in self.away:
-            leave = leave + self._tensor(self.away["log pair"], Y) * (bent + SMALLEST).log()
-        if "pair curve" in self.away:
-            leave = leave + _curve(self._tensor(self.away["pair curve"], Y), bent)
-        if "table" in self.away:
-            leave = leave + self._tensor(self.away["table"], Y).reshape(len(Y), len(Y))
-        return leave
+        terms = self._about["pair"]
+        if any(term.follows_centers for term in terms):
+            view = view._replace(cost=cost.pairwise(Y, Y) / self.cost_unit)
+            view = self._held(view, "pair")
+        view = view._replace(prescribed=view.cluster[:, None])
+        return self._added(barred(len(Y), Y.dtype, Y.device), terms, view)
 
-    def _covariates_of(self, chunk: Chunk) -> Tensor:
-        if self.covariates is None:
-            return chunk.X.new_zeros(len(chunk.X), 0)
-        return self._tensor(self.covariates[chunk.rows], chunk.X)
+    def _view(self, chunk: Chunk) -> View:
+        """Return what terms look at in a chunk of entities."""
+        D, rows = chunk.D / self.cost_unit, chunk.rows
+        Z = np.zeros((len(D), 0)) if self.covariates is None else self.covariates[rows]
+        covariates = torch.as_tensor(Z, dtype=D.dtype, device=D.device)
+        rank = ranks(D) if "ranks" in self._needs else None
+        patches = None
+        if "patches" in self._needs:
+            assert self.basis is not None
+            patches = self.basis(torch.cat([chunk.X + chunk.origin, covariates], 1))
+        cluster = torch.arange(D.shape[1], device=D.device)
+        return View(cluster, D, rank=rank, covariates=covariates, patches=patches)
+
+    def _held(self, view: View, about: str) -> View:
+        """Return the view with costs that are held at the ends of what was seen."""
+        if self.seen is None or about not in self.seen:
+            return view._replace(bent=view.cost)
+        low, high = self.seen[about]
+        straight = view.cost.clamp(max=high)
+        return view._replace(cost=straight, bent=straight.clamp(min=low))
 
     def __repr__(self) -> str:
         share = "" if self.share == 1 else f", share={self.share:g}"

@@ -12,10 +12,12 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from scipy.stats import norm, t
 
 from volition.choices.coding import holds_text, named_columns
-from volition.choices.data import Choices, make_scene
+from volition.choices.data import Choices
+from volition.choices.ranked import ranks, ranks_of_others
 from volition.costs import Cost
 from volition.population import IntArray
 
@@ -70,10 +72,10 @@ class OverrideRates(NamedTuple):
             "(95 % intervals in brackets).",
             f"  nearest centre prescribed: {self.nearest}; another one: {self.other}",
         ]
-        for group in self.groups:
-            lines.append(
-                f"  {group.label}: {group.always}; nearest centre prescribed: {group.nearest}"
-            )
+        lines += [
+            f"  {group.label}: {group.always}; nearest centre prescribed: {group.nearest}"
+            for group in self.groups
+        ]
         if whole.n_hits:
             ways = [f"{rate} to the {rate.label}" for rate in self.by_rank if rate.n_hits]
             lines.append(f"Of {whole.n_hits} overrides: {'; '.join(ways)}.")
@@ -135,7 +137,7 @@ def override_rates(
     X = np.asarray(X, dtype=np.float64)
     who, K = choices.entities, choices.n_clusters
     rows = np.arange(len(who))
-    rank = make_scene(X, choices, cost, 1.0, np.zeros((len(X), 0)), None).rank
+    rank = ranks(torch.from_numpy(choices.costs(X, cost))).numpy()
     mine = rank[rows, choices.prescribed]
     left, near = choices.realized != choices.prescribed, mine == 0
     groups = []
@@ -148,8 +150,7 @@ def override_rates(
             here = among[who]
             always = _rate(label, left, who, here)
             groups.append(Group(name, label, always, _rate(label, left, who, here & near)))
-    theirs = rank[rows, choices.realized]
-    others = (theirs - (theirs > mine)).clip(max=len(RANKS) - 1)
+    others = ranks_of_others(rank[rows, choices.realized], mine)
     named = [centers[k] if k < len(centers) else f"centre {k}" for k in range(K)]
     return OverrideRates(
         _rate("overall", left, who, rows >= 0),
@@ -187,7 +188,7 @@ def _rate(label: str, hit: np.ndarray, who: IntArray, among: np.ndarray) -> Rate
     if n == 0:
         return Rate(label, 0, 0, 0, math.nan, math.nan, math.nan)
     share = count / n
-    low, high = _interval(share, _effective(hit, share, who, n_entities))
+    low, high = wilson(share, _effective(hit, share, who, n_entities))
     return Rate(label, count, n, n_entities, share, low, high)
 
 
@@ -205,8 +206,8 @@ def _effective(hit: np.ndarray, share: float, who: IntArray, n_entities: int) ->
     return rows * float(norm.ppf(0.975) / t.ppf(0.975, n_entities - 1)) ** 2
 
 
-def _interval(share: float, n: float) -> tuple[float, float]:
-    """Return Wilson's interval of a share."""
+def wilson(share: float, n: float) -> tuple[float, float]:
+    """Return Wilson's 95 % interval of a share of n rows."""
     z = float(norm.ppf(0.975))
     spread = z * z / n
     middle = (share + spread / 2) / (1 + spread)

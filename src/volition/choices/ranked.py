@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from volition.autonomy import SoftmaxTransition, Transition, barred
+from volition.autonomy import SoftmaxTransition, Transition, barred, stay_or_leave
 
 #: ranks told apart: nearest, second, third, and all that are farther
 CLASSES = 4
@@ -18,6 +19,11 @@ def ranks(D: Tensor) -> Tensor:
     order = D.detach().argsort(dim=1, stable=True)
     places = torch.arange(D.shape[1], device=D.device).expand_as(order)
     return torch.empty_like(order).scatter_(1, order, places)
+
+
+def ranks_of_others(rank: Any, mine: Any) -> Any:
+    """Return classes of ranks among all centres but the prescribed one, of rank ``mine``."""
+    return (rank - 1 * (rank > mine)).clip(max=CLASSES - 1)
 
 
 class RankedTransition(Transition):
@@ -40,8 +46,7 @@ class RankedTransition(Transition):
 
     def _near(self, r: int) -> Tensor:
         """Return where to, (n, K), from the centre of rank r."""
-        others = self.rank - (self.rank > r).long()
-        logits = self.b + self.table[r][others.clamp(max=CLASSES - 1)]
+        logits = self.b + self.table[r][ranks_of_others(self.rank, r)]
         return logits.masked_fill(self.rank == r, -torch.inf).softmax(1)
 
     @cached_property
@@ -73,5 +78,4 @@ class RankedTransition(Transition):
         mine = self.rank.gather(1, j)
         for r, p in enumerate(self._nears):
             away = torch.where(mine == r, p, away)
-        kappa = self.kappa.gather(1, j)
-        return (kappa * away).scatter(1, j, 1 - kappa)
+        return stay_or_leave(self.kappa.gather(1, j), away, prescribed)

@@ -11,8 +11,10 @@ from scipy.special import expit
 from scipy.stats import norm
 
 from volition.choices.data import Choices, make_decisions, make_scene
-from volition.choices.fit import ChoiceFit, refit
+from volition.choices.fit import FAMILIES, ChoiceFit, refit
 from volition.choices.logit import log_probabilities
+from volition.choices.overrides import wilson
+from volition.choices.terms import Term, named
 from volition.choices.worth import RARELY, shares_of_ranks
 from volition.costs import Cost
 from volition.validation import FloatArray
@@ -57,37 +59,37 @@ def parameters(fit: ChoiceFit, level: float = 0.95) -> list[Parameter]:
     See ``docs/from-a-log.md``.
     """
     z = float(norm.ppf(0.5 + level / 2))
-    found = []
-    if fit.stay.terms == ("constant",):
+    found, (stay, away) = [], FAMILIES["distance"]
+    if fit.stay.terms == stay:
         log_odds, error = fit.stay.coefficients[0], math.sqrt(fit.stay.covariance[0, 0])
         kappa = (float(expit(-(log_odds + shift * error))) for shift in (0.0, z, -z))
         found.append(Parameter("kappa", *kappa))
-    away, unit = fit.away, fit.model.cost_unit
-    slopes = {}
-    straight = set(away.terms) <= {"pair", "entity"}  # else slopes are not those of the family
-    for term, name in (("pair", "zeta / T"), ("entity", "gamma / T")):
-        if straight and term in away.places:
-            at = away.places[term].start
-            value, error = -away.coefficients[at] / unit, math.sqrt(away.covariance[at, at]) / unit
-            slopes[term] = (value, error, at)
+    if not set(fit.away.terms) <= set(away):
+        return found  # slopes are not those of the family
+    unit, slopes = fit.model.cost_unit, {}
+    for term, name in zip(away, ("zeta / T", "gamma / T"), strict=True):
+        if term in fit.away.places:
+            at = fit.away.places[term].start
+            value = -fit.away.coefficients[at] / unit
+            error = math.sqrt(fit.away.covariance[at, at]) / unit
+            slopes[name] = (value, error)
             found.append(Parameter(name, value, value - z * error, value + z * error))
-    if "pair" in slopes:
-        value, error, at = slopes["pair"]
-        if value > 0:
-            low, high = 1 / (value + z * error), value - z * error
-            found.append(Parameter("T", 1 / value, low, 1 / high if high > 0 else math.inf))
-    if len(slopes) == 2:
-        a, c = slopes["pair"], slopes["entity"]
-        both = float(away.covariance[a[2], c[2]]) / unit**2
-        low, high = _quotient(c[0], a[0], c[1] ** 2, a[1] ** 2, both, z)
-        found.append(Parameter("gamma", c[0] / a[0] if a[0] else math.nan, low, high))
+    zeta, gamma = slopes.get("zeta / T"), slopes.get("gamma / T")
+    if zeta and zeta[0] > 0:
+        low, high = 1 / (zeta[0] + z * zeta[1]), zeta[0] - z * zeta[1]
+        found.append(Parameter("T", 1 / zeta[0], low, 1 / high if high > 0 else math.inf))
+    if zeta and gamma:
+        both = float(fit.away.covariance[0, 1]) / unit**2
+        ends = _quotient(gamma[0], zeta[0], gamma[1] ** 2, zeta[1] ** 2, both, z)
+        value = gamma[0] / zeta[0] if zeta[0] else math.nan
+        found.append(Parameter("gamma", value, *ends))
     return found
 
 
 def _quotient(
     top: float, bottom: float, var_top: float, var_bottom: float, both: float, z: float
 ) -> tuple[float, float]:
-    """Return Fieller's interval of a quotient; all numbers where the bottom may be nought."""
+    """Return Fieller's interval of a quotient; all numbers where the bottom may be zero."""
     a = bottom**2 - z**2 * var_bottom
     b = top * bottom - z**2 * both
     c = top**2 - z**2 * var_top
@@ -112,24 +114,30 @@ def coefficients(
     """
     z = float(norm.ppf(0.5 + level / 2))
     rows = []
-    for name, part in (("stay", fit.stay), ("away", fit.away)):
-        errors = np.sqrt(np.maximum(np.diag(part.covariance), 0))
-        for term, where in part.places.items():
-            for number, at in enumerate(range(where.start, where.stop)):
-                value, half = float(part.coefficients[at]), z * float(errors[at])
-                size = where.stop - where.start
-                label = f"{name}: {term}{_which(term, number, size, covariates)}"
-                rows.append(Parameter(label, value, value - half, value + half))
+    for name, part in fit.parts.items():
+        half = z * np.sqrt(np.maximum(np.diag(part.covariance), 0))
+        ends = zip(
+            part.coefficients, part.coefficients - half, part.coefficients + half, strict=True
+        )
+        labels = (
+            f"{name}: {term.name}{which}"
+            for term in named(name, part.terms)
+            for which in _each(term, len(part.by_term()[term.name]), covariates)
+        )
+        rows += [
+            Parameter(label, *map(float, one)) for label, one in zip(labels, ends, strict=True)
+        ]
     return rows
 
 
-def _which(term: str, number: int, size: int, covariates: Sequence[str]) -> str:
-    """Return which of a term's coefficients this is."""
-    if not (term.startswith("covariates") and covariates):
-        return f"[{number}]" if size > 1 else ""
+def _each(term: Term, size: int, covariates: Sequence[str]) -> list[str]:
+    """Return what tells a term's coefficients apart."""
+    if not ("covariates" in term.per and covariates):
+        return [f"[{number}]" for number in range(size)] if size > 1 else [""]
     each = size // len(covariates)
-    cluster = f", {number % each}" if each > 1 else ""
-    return f"[{covariates[number // each]}{cluster}]"
+    if each == 1:
+        return [f"[{name}]" for name in covariates]
+    return [f"[{name}, {cluster}]" for name in covariates for cluster in range(each)]
 
 
 def calibration(
@@ -158,23 +166,21 @@ def calibration(
     covariates = np.zeros((len(X), 0)) if model.covariates is None else model.covariates
     scene = make_scene(X, choices, cost, model.cost_unit, covariates, model.basis)
     bins = []
-    for name, part in (("stay", fit.stay), ("away", fit.away)):
+    for name, part in fit.parts.items():
         decisions, _, _ = make_decisions(name, part.terms, scene, choices.realized)
         if len(decisions.chosen) == 0 or (name == "away" and choices.n_clusters < 3):
             continue
         p = np.exp(log_probabilities(decisions, part.coefficients))
         came = np.zeros(p.shape, dtype=bool)
         came[np.arange(len(p)), decisions.chosen] = True
-        if name == "stay":
-            p, came = p[:, 0], came[:, 0]
-        else:
-            p, came = p[decisions.open], came[decisions.open]
+        which = decisions.open if name == "away" else (slice(None), 0)
+        p, came = p[which], came[which]
         number = np.minimum((p * n_bins).astype(np.int64), n_bins - 1)
         for b in np.unique(number):
             rows = np.flatnonzero(number == b)
             n, k = len(rows), int(came[rows].sum())
-            low, high = _wilson(k, n)
-            bins.append(CalibrationBin(name, float(p[rows].mean()), k / n, low, high, n))
+            ends = wilson(k / n, n)
+            bins.append(CalibrationBin(name, float(p[rows].mean()), k / n, *ends, n))
     return bins
 
 
@@ -213,10 +219,3 @@ def cautions(fit: ChoiceFit, X: FloatArray, choices: Choices, cost: Cost) -> lis
 def _almost(share: float) -> str:
     """Return a share near one in per cent, without rounding it up to all."""
     return "100 %" if share == 1 else f"{math.floor(1000 * share) / 10:.1f} %"
-
-
-def _wilson(k: int, n: int, z: float = 1.96) -> tuple[float, float]:
-    share, spread = k / n, z * z / n
-    middle = (share + spread / 2) / (1 + spread)
-    half = z * math.sqrt(share * (1 - share) / n + spread / (4 * n)) / (1 + spread)
-    return max(0.0, middle - half), min(1.0, middle + half)

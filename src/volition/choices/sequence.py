@@ -17,8 +17,8 @@ import math
 from typing import Any
 
 import numpy as np
-from scipy.stats import chi2, norm
 from scipy.stats import f as fisher
+from scipy.stats import norm
 
 from volition.choices.data import PARTS, Choices
 from volition.validation import FloatArray
@@ -35,8 +35,9 @@ ROUNDS = 30
 FEWEST_EVENTS = 2.0
 #: rows before a row in which the crowd at a centre is counted
 WINDOWS, USUAL = (10, 30, 100), 400
-#: rows that a check of crowds needs
-FEWEST_ROWS = 500
+#: rows that a check of crowds needs, and entities beyond the numbers it looks at; also entities
+#: with several rows that show how a log is sorted
+FEWEST_ROWS, FEWEST_ENTITIES = 500, 10
 
 
 def _parts(choices: Choices) -> Any:
@@ -94,12 +95,10 @@ def memory(
     >>> of(~again) < 1e-6
     True
     """
-    nothing = (0.0, 1.0)
-    K = choices.n_clusters
-    who = choices.entities * len(choices.layouts) + choices.layout
+    K, who = choices.n_clusters, choices.entities * len(choices.layouts) + choices.layout
     rows = _that_come_again(who, used.shape[1])
     if len(rows) == 0:
-        return nothing, nothing
+        return (0.0, 1.0), (0.0, 1.0)
     part = np.unique(_parts(choices)[rows], return_inverse=True)[1]
     w, j, r, u = who[rows], choices.prescribed[rows], obeyed[rows], used[rows]
     answer_to = np.unique(w * K + j, return_inverse=True)[1]
@@ -216,7 +215,7 @@ def _surprise(seen: FloatArray, drawn: FloatArray) -> tuple[float, float]:
 
 
 def crowds(obeyed: FloatArray, choices: Choices) -> tuple[float, float]:
-    """Return whether obeying goes with how many were sent to that centre just before.
+    """Return whether obeying goes with how many others were sent to that centre just before.
 
     Parameters
     ----------
@@ -238,7 +237,7 @@ def crowds(obeyed: FloatArray, choices: Choices) -> tuple[float, float]:
     >>> from volition.choices import Choices
     >>> from volition.choices.sequence import crowds
     >>> told = np.random.default_rng(0).integers(0, 4, 2000)
-    >>> log = Choices(told, told, told, 0 * told, np.zeros((1, 4, 2)))
+    >>> log = Choices(np.arange(2000), told, told, 0 * told, np.zeros((1, 4, 2)))
     >>> crowd = np.array([(told[max(0, t - 10) : t] == told[t]).sum() for t in range(2000)])
     >>> crowds((crowd < 3) - 0.5, log)[1] < 1e-6
     True
@@ -248,24 +247,59 @@ def crowds(obeyed: FloatArray, choices: Choices) -> tuple[float, float]:
         return 0.0, 1.0
     # Of those who were sent, not of those who went: a centre that all avoid for a day has no crowd
     # because nobody obeys, not the other way round.
-    usual = _crowd(j, USUAL)
-    crowd = np.stack([_crowd(j, window) - usual for window in WINDOWS], axis=1)
-    each = crowd * obeyed[:, None]
-    off, spread = each.sum(0), each.T @ each
+    who = np.unique(choices.entities, return_inverse=True)[1]
+    usual = _crowd(j, who, USUAL)
+    crowd = np.stack([_crowd(j, who, window) - usual for window in WINDOWS], axis=1)
+    # An entity obeys more or less than others all along, and near the same rows: all its rows are
+    # one draw.
+    each = np.stack([np.bincount(who, column * obeyed) for column in crowd.T], axis=1)
+    off, spread, n = each.sum(0), each.T @ each, len(each)
     scale = np.sqrt(np.diag(spread))
     if not (scale > 0).all():
         return 0.0, 1.0
     values, vectors = np.linalg.eigh(spread / np.outer(scale, scale))
     usable = values > 1e-6
+    q = int(usable.sum())
+    if n < q + FEWEST_ENTITIES:
+        return 0.0, 1.0
     statistic = float(((vectors[:, usable].T @ (off / scale)) ** 2 / values[usable]).sum())
-    return statistic, float(chi2.sf(statistic, int(usable.sum())))
+    # Hotelling: this spread is about zero, not about the mean.
+    ratio = statistic / max(n - statistic, 1e-9) * (n - q) / q
+    return statistic, float(fisher.sf(ratio, q, n - q))
 
 
-def _crowd(which: Any, window: int) -> FloatArray:
-    """Return the share of the rows just before that have the centre of each row."""
-    out = np.zeros(len(which))
-    for k in np.unique(which):
-        rows = np.flatnonzero(which == k)
-        before = np.searchsorted(rows, rows - window)
-        out[rows] = (np.arange(len(rows)) - before) / np.clip(rows, 1, window)
+def sorted_by_entity(choices: Choices) -> bool:
+    """Return whether the rows of each entity stand together: then they are in no order of time."""
+    who = choices.entities * len(choices.layouts) + choices.layout
+    runs = 1 + int((who[1:] != who[:-1]).sum()) if len(who) else 0
+    times = np.unique(who, return_counts=True)[1]
+    return runs == len(times) and int((times > 1).sum()) >= FEWEST_ENTITIES
+
+
+def sorted_by_prescription(choices: Choices) -> bool:
+    """Return whether each entity's rows are sorted by what it was told: no order of time either."""
+    who, j = choices.entities * len(choices.layouts) + choices.layout, choices.prescribed
+    order = np.argsort(who, kind="stable")
+    again = who[order][1:] == who[order][:-1]
+    steps = np.diff(j[order])[again]
+    return bool((steps >= 0).all()) and int((steps > 0).sum()) >= FEWEST_ENTITIES
+
+
+def _crowd(which: Any, who: Any, window: int) -> FloatArray:
+    """Return the share of others' rows, of those just before, that have the centre of each row."""
+    row = np.arange(len(which))
+    there = _before(which, window) - _before(who * (which.max() + 1) + which, window)
+    others = np.minimum(row, window) - _before(who, window)
+    share: FloatArray = there / np.maximum(others, 1)
+    return share
+
+
+def _before(key: Any, window: int) -> Any:
+    """Return how many of the rows just before have the key of each row."""
+    order = np.argsort(key, kind="stable")
+    number = np.unique(key[order], return_inverse=True)[1]
+    start = number * (len(key) + 1)
+    place = start + order
+    out = np.empty(len(key), dtype=np.int64)
+    out[order] = np.arange(len(key)) - np.searchsorted(place, np.maximum(place - window, start))
     return out

@@ -19,7 +19,7 @@ import torch
 from scipy.stats import norm, t
 
 from volition.autonomy import Autonomy
-from volition.choices.data import PARTS, Choices, parts_of, seen_costs
+from volition.choices.data import Choices, parts_of, seen_costs
 from volition.choices.fit import ChoiceFit
 from volition.choices.off_policy import Diagnostics, estimate_off_policy
 from volition.choices.ranked import ranks
@@ -33,6 +33,8 @@ SEEN, MODEL, GUESS = "seen", "model", "guess"
 #: effective rows that an estimate from what was seen needs, and how far the mean weight may be from
 #: one, beyond three standard errors
 FEWEST_ROWS, OFF_BY = 30.0, 0.05
+#: parts of the log at its last centres below which nobody knows how much parts differ
+FEWEST_PARTS = 5
 #: share of choices at costs that were hardly seen above which a plan rests on extrapolation
 TOO_FAR = 0.1
 #: share of the smallest gap between logged centres below which centres are closer than was seen
@@ -51,10 +53,17 @@ class Interval(NamedTuple):
     high: float
 
     @classmethod
-    def around(cls, value: float, error: float, level: float = 0.95) -> Interval:
-        """Return the normal interval."""
-        half = float(norm.ppf(0.5 + level / 2)) * error
+    def around(cls, value: float, half: float) -> Interval:
+        """Return the interval that reaches as far to both sides."""
         return cls(value, value - half, value + half)
+
+    def without_ends(self) -> Interval:
+        """Return the estimate alone."""
+        return Interval(self.value, math.nan, math.nan)
+
+    def not_negative(self) -> Interval:
+        """Return the interval of what cannot be negative."""
+        return self._replace(low=max(self.low, min(0.0, self.value)))
 
 
 NONE = Interval(math.nan, math.nan, math.nan)
@@ -79,16 +88,12 @@ class Direct(NamedTuple):
         split = len(fit.stay.coefficients)
         g, h = self.gradient[:split], self.gradient[split:]
         variance = float(g @ fit.stay.covariance @ g + h @ fit.away.covariance @ h) + self.noise
-        return Interval.around(self.value, math.sqrt(max(variance, 0.0)), level)
+        z = float(norm.ppf(0.5 + level / 2))
+        return Interval.around(self.value, z * math.sqrt(max(variance, 0.0)))
 
 
 def direct(
-    fit: ChoiceFit,
-    X: Any,
-    cost: Any,
-    weight: Any,
-    centers: FloatArray,
-    policy: Any,
+    fit: ChoiceFit, X: Any, cost: Any, weight: Any, centers: FloatArray, policy: Any
 ) -> Direct:
     """Return what the model expects of these centres and prescriptions.
 
@@ -106,10 +111,8 @@ def direct(
     -------
     Direct
     """
-    theta = torch.tensor(
-        np.concatenate([fit.stay.coefficients, fit.away.coefficients]), requires_grad=True
-    )
-    split = len(fit.stay.coefficients)
+    split, both = len(fit.stay.coefficients), [part.coefficients for part in fit.parts.values()]
+    theta = torch.tensor(np.concatenate(both), requires_grad=True)
     stay = {term: theta[:split][where] for term, where in fit.stay.places.items()}
     away = {term: theta[split:][where] for term, where in fit.away.places.items()}
     model = fit.model.with_coefficients(stay, away)
@@ -119,8 +122,7 @@ def direct(
     y = problem.centers(centers) - problem.origin
     pi, rho = torch.from_numpy(as_policy(policy, len(y))), torch.from_numpy(problem.weight)
     total, gradient = 0.0, np.zeros(len(theta))
-    for lo in range(0, problem.n, ROWS):
-        rows = slice(lo, min(lo + ROWS, problem.n))
+    for rows in _runs(problem.n):
         chunk, transition = problem.chunk(rows, 0, y)
         expected = (pi[rows] * transition.expected(chunk.D)).sum(1)
         part = (rho[rows] * expected).sum()
@@ -128,6 +130,10 @@ def direct(
         if part.requires_grad:
             gradient += torch.autograd.grad(part, theta)[0].numpy()
     return Direct(total, gradient)
+
+
+def _runs(n: int) -> list[slice]:
+    return [slice(lo, min(lo + ROWS, n)) for lo in range(0, n, ROWS)]
 
 
 def as_policy(policy: Any, K: int) -> FloatArray:
@@ -189,8 +195,7 @@ def expected_costs(model: Autonomy, X: FloatArray, cost: Any, centers: FloatArra
     y = problem.centers(centers) - problem.origin
     mean, square = np.empty((2, problem.n, len(centers)))
     with torch.no_grad():
-        for lo in range(0, problem.n, ROWS):
-            rows = slice(lo, min(lo + ROWS, problem.n))
+        for rows in _runs(problem.n):
             chunk, transition = problem.chunk(rows, 0, y)
             mean[rows] = transition.expected(chunk.D).numpy()
             square[rows] = transition.expected(chunk.D**2).numpy()
@@ -220,7 +225,8 @@ def seen_cost(
     level : float
         Of the intervals.
     days : bool
-        Whether rows of one part of the log go together, as well as those of one entity.
+        Whether rows of one part of the log go together, as well as those of one entity. There is
+        no interval where the last centres stood in too few parts.
 
     Returns
     -------
@@ -234,10 +240,14 @@ def seen_cost(
     i, j = now.entities, now.prescribed
     share = _even(now, rho)
     paid = _paid(log, now)
-    # Few parts tell little of how much parts differ: Student's quantile.
-    z = float(t.ppf(0.5 + level / 2, PARTS - 1) if days else norm.ppf(0.5 + level / 2))
+    z, part = float(norm.ppf(0.5 + level / 2)), np.zeros(len(here), dtype=np.int64)
+    if days:
+        # Few parts tell little of how much parts differ: Student's quantile.
+        part = np.unique(parts_of(len(log.choices.entities))[here], return_inverse=True)[1]
+        others = int(part.max())
+        z = float(t.ppf(0.5 + level / 2, others)) if others + 1 >= FEWEST_PARTS else math.nan
     w, left, chance = share / share.sum(), paid - costs.mean[i, j], costs.variance[i, j]
-    together = [i, parts_of(len(log.choices.entities))[here]] if days else [i]
+    together = [i, part] if days else [i]
 
     def empirical(by_row: FloatArray) -> float:
         """Return the variance of a sum of rows, by whatever makes it larger."""
@@ -249,7 +259,7 @@ def seen_cost(
         found = estimate_off_policy(np.ones(len(i)), paid, i, share=share, level=level)
         spread = empirical(w * (left - w @ left))
         half = z * math.sqrt(max(spread, float(w**2 @ chance)) + noise)
-        plain = Interval(float(w @ paid), float(w @ paid) - half, float(w @ paid) + half)
+        plain = Interval.around(float(w @ paid), half)
         return Seen(plain, plain, Interval(0.0, 0.0, 0.0), found.diagnostics)
     pi = as_policy(policy, log.choices.n_clusters)
     ratio = pi[i, j] / log.propensity[here]
@@ -263,20 +273,18 @@ def seen_cost(
     # much costs vary when it does. The larger error is taken.
     half = max((mistakes.high - mistakes.low) / 2, z * math.sqrt(float(v**2 @ chance)))
     value = float(rho @ (pi * costs.mean).sum(1)) + mistakes.value
-    robust = Interval(value, value - half, value + half)
+    robust = Interval.around(value, half)
     # Against today: mistakes of the same rows, once weighted and once not, partly cancel.
     spread = empirical(w * (left - w @ left) - v * (left - v @ left))
     error = math.sqrt(max(spread, float((w - v) ** 2 @ chance)) + noise)
-    saved = float(w @ paid) - value
-    saving = Interval(saved, saved - z * error, saved + z * error)
+    saving = Interval.around(float(w @ paid) - value, z * error)
     if np.allclose(v, w, rtol=1e-9) and np.allclose(pi[i, j], 1):
         saving = Interval(0.0, 0.0, 0.0)  # it is what was done
-    plain = Interval(*_ends(weighted.self_normalized))
+    mean = weighted.self_normalized
+    plain = Interval(mean.value, mean.low, mean.high)
+    if math.isnan(z):
+        plain, robust = plain.without_ends(), robust.without_ends()
     return Seen(plain, robust, saving, weighted.diagnostics)
-
-
-def _ends(estimate: Any) -> tuple[float, float, float]:
-    return estimate.value, estimate.low, estimate.high
 
 
 def _paid(log: Log, choices: Choices) -> FloatArray:
@@ -365,57 +373,49 @@ def compare(
         ]
         for name, (centers, policy) in options.items()
     }
+    fits, first = (fit, *readings), next(iter(direct_of.values()))
     paying = bool((_paid(log, log.choices) >= 0).all())
-    first = next(iter(direct_of.values()))
-    ignored = direct_of.get(IGNORED)
     rows = []
     for name, (centers, policy) in options.items():
-        here = direct_of[name]
-        stands = np.array_equal(centers, today)
-        far = policy is not None and not stands and reach(fit, log, centers, policy).too_far
-        noise = first[0].noise
-        seen = seen_cost(log, costs, policy, noise, days=days) if stands else NOTHING_SEEN
-        if paying and stands:
-            seen = seen._replace(robust=_not_negative(seen.robust))
+        stands, told = np.array_equal(centers, today), policy is not None
+        far = told and not stands and reach(fit, log, centers, policy).too_far
+        seen = NOTHING_SEEN
+        if stands:
+            seen = seen_cost(log, costs, policy, first[0].noise, days=days)
+            seen = seen._replace(robust=seen.robust.not_negative()) if paying else seen
         done = stands and tuple(seen.saving) == (0.0, 0.0, 0.0)
-        misled = order and not done
-        blind = policy is not None and untried(log, centers, policy) > TOO_FAR
-        guessed = doubtful or far or misled or blind
+        unsure = not math.isnan(seen.robust.value) and math.isnan(seen.robust.low)
+        misled = (order or unsure) and not done
+        guessed = doubtful or far or misled or (told and untried(log, centers, policy) > TOO_FAR)
         if misled:
-            seen = seen._replace(weighted=_no_ends(seen.weighted), robust=_no_ends(seen.robust))
+            weighted, robust = seen.weighted.without_ends(), seen.robust.without_ends()
+            seen = seen._replace(weighted=weighted, robust=robust)
         basis = GUESS if misled else SEEN if seen.usable else GUESS if guessed else MODEL
-        expected = _hull((fit, *readings), here)
-        expected = _not_negative(expected) if paying else expected
-        saving = _hull((fit, *readings), [a.minus(b) for a, b in zip(first, here, strict=True)])
-        against = NONE
-        if ignored is not None:
-            pairs = zip(ignored, here, strict=True)
-            against = _hull((fit, *readings), [a.minus(b) for a, b in pairs])
+        expected = _hull(fits, direct_of[name])
+        expected = expected.not_negative() if paying else expected
+        saving, against = (
+            _hull(fits, [a.minus(b) for a, b in zip(other, direct_of[name], strict=True)])
+            if other is not None
+            else NONE
+            for other in (first, direct_of.get(IGNORED))
+        )
         if guessed:
-            expected, against, saving = map(_no_ends, (expected, against, saving))
-        rows_that_count = 0.0 if seen.diagnostics is None else seen.diagnostics.effective_rows
+            expected, saving, against = (one.without_ends() for one in (expected, saving, against))
+        found = seen.diagnostics
         rows.append(
             Worth(
-                name, expected, seen.weighted, seen.robust, rows_that_count,
-                seen.saving if basis == SEEN else saving, against, basis, seen.diagnostics,
+                name, expected, seen.weighted, seen.robust,
+                0.0 if found is None else found.effective_rows,
+                seen.saving if basis == SEEN else saving, against, basis, found,
             )
         )  # fmt: skip
     return rows
-
-
-def _not_negative(estimate: Interval) -> Interval:
-    """Return the interval of a cost that cannot be negative."""
-    return Interval(estimate.value, max(estimate.low, min(0.0, estimate.value)), estimate.high)
 
 
 def _hull(fits: Sequence[ChoiceFit], estimates: Sequence[Direct]) -> Interval:
     """Return the first estimate, and an interval that holds those of all."""
     each = [one.interval(fit) for fit, one in zip(fits, estimates, strict=True)]
     return Interval(each[0].value, min(e.low for e in each), max(e.high for e in each))
-
-
-def _no_ends(estimate: Interval) -> Interval:
-    return Interval(estimate.value, math.nan, math.nan)
 
 
 class Reach(NamedTuple):
@@ -475,9 +475,9 @@ def reach(fit: ChoiceFit, log: Log, centers: FloatArray, labels: Any) -> Reach:
     moved = float(cost.pairwise(Y, last).diagonal().max())
     if cost.name.startswith("sq"):  # costs are squares of lengths
         moved, usual = math.sqrt(moved), math.sqrt(usual)
-    far = moved / usual if usual else 0.0
-    if np.array_equal(centers, choices.layouts[-1]):
-        far = 0.0  # in floating point, a point may be a little away from itself
+    # In floating point, a point may be a little away from itself.
+    stands = np.array_equal(centers, choices.layouts[-1])
+    far = moved / usual if usual and not stands else 0.0
     unit = fit.model.cost_unit
     seen = fit.model.seen or seen_costs(X, choices, cost, unit)
     D = cost.pairwise(torch.from_numpy(np.asarray(X, dtype=np.float64)), Y).numpy() / unit
@@ -559,26 +559,19 @@ def propensities(X: FloatArray, choices: Choices, cost: Any) -> FloatArray:
     The share of prescriptions that went to the nearest centre, the second nearest and so on is
     counted over the whole log: right for logs in which prescriptions depend on distance alone.
     """
-    rank, share = _share_of_ranks(X, choices, cost)
+    rank, K = _prescribed_ranks(X, choices, cost), choices.n_clusters
+    # Nothing is impossible: as if each rank had been prescribed once in K times more.
+    share = (np.bincount(rank, minlength=K) + 1 / K) / (len(rank) + 1)
     return share[rank]
 
 
 def shares_of_ranks(X: FloatArray, choices: Choices, cost: Any) -> FloatArray:
     """Return how often the nearest centre was prescribed, the second nearest, and so on."""
-    rank, _ = _share_of_ranks(X, choices, cost)
+    rank = _prescribed_ranks(X, choices, cost)
     shares: FloatArray = np.bincount(rank, minlength=choices.n_clusters) / len(rank)
     return shares
 
 
-def _share_of_ranks(X: FloatArray, choices: Choices, cost: Any) -> tuple[Any, FloatArray]:
-    """Return the rank of each prescribed centre, and how often each rank is prescribed."""
-    K = choices.n_clusters
-    rank = np.empty(len(choices.entities), dtype=np.int64)
-    for number, Y in enumerate(torch.from_numpy(choices.layouts)):
-        rows = np.flatnonzero(choices.layout == number)
-        D = cost.pairwise(torch.from_numpy(np.asarray(X, dtype=np.float64)), Y)
-        order = ranks(D).numpy()
-        rank[rows] = order[choices.entities[rows], choices.prescribed[rows]]
-    # Nothing is impossible: as if each rank had been prescribed once in K times more.
-    share = (np.bincount(rank, minlength=K) + 1 / K) / (len(rank) + 1)
-    return rank, share
+def _prescribed_ranks(X: FloatArray, choices: Choices, cost: Any) -> Any:
+    D = choices.costs(np.asarray(X, dtype=np.float64), cost)
+    return ranks(torch.from_numpy(D)).numpy()[np.arange(len(D)), choices.prescribed]

@@ -12,7 +12,6 @@ import torch
 from volition.estimators.learner import Learner
 from volition.learning.annealed import AnnealedStrategy
 from volition.learning.entities import Entities
-from volition.learning.memory import Memory
 from volition.learning.models.service import ServiceModel
 from volition.learning.models.terms import TermsModel
 from volition.learning.networks.models import NetworkAutonomy
@@ -163,11 +162,11 @@ class ADENClustering(Learner):
     ) -> StagedStrategy:
         recipe, K, device = resolve_recipe(self.preset), self.n_clusters, self.device
 
-        def expected(memory: Memory) -> Strategy:
+        def expected(staged: StagedStrategy) -> Strategy:
             heir = AnnealedStrategy(
-                entities, K, rng, recipe=recipe, device=device, unasked=self._wanted == "auto"
+                staged.entities, K, rng, recipe=recipe, device=device, unasked=True
             )
-            heir.remember(memory)
+            heir.remember(staged.memory)
             return heir
 
         return StagedStrategy(
@@ -178,8 +177,8 @@ class ADENClustering(Learner):
             tol=self.tol,
             most=MOST,
             terms=lambda: TermsModel("auto", True, recipe, given),
-            service=lambda: ServiceModel(
-                recipe, entities, K, int(rng.integers(2**31)), given, device
+            service=lambda now: ServiceModel(
+                recipe, now, K, int(rng.integers(2**31)), given, device
             ),
             expected=expected if head == "auto" else None,
             wanted=head,

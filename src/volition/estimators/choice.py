@@ -12,11 +12,10 @@ from volition.choices.checks import Check
 from volition.choices.decision import NEAREST, TODAY, Decision
 from volition.choices.worth import Reach, Worth
 from volition.estimators.learner import Learner, UnreliableWarning
-from volition.estimators.tabular import choice_strategy
 from volition.learning.entities import Entities
 from volition.learning.logged import LoggedPlans
 from volition.learning.models.terms import TermsModel
-from volition.learning.staged import StagedStrategy
+from volition.learning.staged import StagedStrategy, choice_strategy
 from volition.learning.strategy import Tally
 from volition.records import LogOptions, read_records
 from volition.validation import FloatArray, check_centers, check_scalar
@@ -120,6 +119,9 @@ class ChoiceClustering(Learner):
             entities, self.n_clusters, rng, family=self.family, network=self.network,
             tol=self.tol, exploration=self.exploration, from_log=from_log,
         )  # fmt: skip
+
+    def _for_log(self, entities: Entities) -> StagedStrategy:
+        return self._strategy(entities, np.random.default_rng(0), from_log=True)
 
     def _identity(self) -> dict[str, Any]:
         return {"family": self.family}

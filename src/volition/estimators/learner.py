@@ -25,6 +25,8 @@ from volition.io.files import check_file
 from volition.learning.entities import Entities
 from volition.learning.fitting import Fit
 from volition.learning.monitor import Change, Estimate
+from volition.learning.proposing import Proposal, propose
+from volition.learning.staged import StagedStrategy, choice_strategy
 from volition.learning.strategy import SPENT, Strategy
 from volition.learning.study import Study
 from volition.learning.trial import PLAIN, Tried, reserve
@@ -122,6 +124,7 @@ class Learner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, B
         population: Population,
         sample_weight: Any = None,
         covariates: Any = None,
+        centers: Any = None,
         checkpoint: Any = None,
         checkpoint_every: float = 10.0,
         resume: bool = False,
@@ -147,6 +150,9 @@ class Learner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, B
             Relative weights.
         covariates : array of shape (n, c) or DataFrame, optional
             What else is known of entities; see `start`.
+        centers : array of shape (K, d), optional
+            Centres that stand: all questions are about these, nothing moves, and no other plan is
+            tried at the end. See `propose` for what comes after.
         checkpoint : path, optional
             File that always holds a state to go on from.
         checkpoint_every : float, default=10
@@ -167,13 +173,14 @@ class Learner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, B
             self.resume(checkpoint, population)
             self._check_same(X, checkpoint)
         else:
-            self.start(X, sample_weight, covariates)
+            self.start(X, sample_weight, covariates, centers)
         study, total = self._study, None
         asks = not hasattr(population, "replay")
         if self.n_interactions != "auto":
             total = int(self.n_interactions)
             left = total - study.strategy.begun_at  # another one may have asked before it
-            study.strategy.budget = left - reserve(left) if asks else left
+            kept = reserve(left) if asks and not study.strategy.held else 0
+            study.strategy.budget = left - kept
         if asks and study.tally.asked == 0:
             study.strategy.begin_fit(study.strategy.limit if total is None else total)
         save = None
@@ -299,6 +306,42 @@ class Learner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, B
         """
         self._begun().learn()
         return self
+
+    def propose(self) -> Proposal:
+        """Return better centres than those that stand, and what moving there would save.
+
+        Nothing moves. Where answers tell choices, they are treated as a log is (`fit_log`): the
+        proposal has an interval, and doubts where the answers contradict the model.
+
+        Returns
+        -------
+        Proposal
+            Centres, labels, the saving with its 95 % interval, and what to doubt.
+        """
+        study = self._begun()
+        study.learn()
+        return propose(study.strategy, self._for_log(study.entities))
+
+    def move(self, centers: Any) -> Self:
+        """Let the centres stand somewhere else, and learn there from now on.
+
+        Parameters
+        ----------
+        centers : Proposal, or array of shape (K, d)
+            Where to. What was learned stays learned.
+
+        Returns
+        -------
+        self
+        """
+        study = self._begun()
+        Y = centers.centers if isinstance(centers, Proposal) else centers
+        study.hold(check_centers(Y, study.entities.n_features))
+        return self
+
+    def _for_log(self, entities: Entities) -> StagedStrategy | None:
+        """Return a strategy for recorded choices of these entities; None if costs are all."""
+        return choice_strategy(entities, self.n_clusters, np.random.default_rng(0), from_log=True)
 
     def enough(self) -> str | None:
         """Return why a fit would end here, or None if it would go on."""

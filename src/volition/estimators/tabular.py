@@ -10,37 +10,12 @@ import numpy as np
 from volition.estimators.learner import Learner
 from volition.learning.entities import Entities
 from volition.learning.models.cost_table import RobbinsMonro
-from volition.learning.models.service import ServiceModel
-from volition.learning.models.terms import TermsModel
-from volition.learning.networks.recipe import PRESETS
 from volition.learning.probe import Assumption
-from volition.learning.staged import StagedStrategy
+from volition.learning.staged import StagedStrategy, choice_strategy
 from volition.learning.strategy import Strategy
 from volition.learning.tables import CountingStrategy, QLearning
 from volition.learning.trial import reserve
 from volition.validation import check_integer, check_scalar
-
-#: questions that choices ask for at most, and the share that is prescribed blindly
-MOST, BLIND = 50_000, 0.3
-
-
-def choice_strategy(
-    entities: Entities, n_clusters: int, rng: np.random.Generator, *, family: Any = "auto",
-    network: bool = True, tol: float = 1e-3, exploration: float = BLIND, from_log: bool = False,
-) -> StagedStrategy:  # fmt: skip
-    """Return the strategy of `ChoiceClustering`."""
-    recipe = PRESETS["cpu"]
-    return StagedStrategy(
-        entities,
-        n_clusters,
-        rng,
-        exploration=exploration,
-        tol=tol,
-        most=MOST,
-        terms=lambda: TermsModel(family, network, recipe, from_log=from_log),
-        service=lambda: ServiceModel(recipe, entities, n_clusters, int(rng.integers(2**31))),
-        needs_realized=True,
-    )
 
 
 class TabularClustering(Learner):
@@ -165,7 +140,7 @@ class TabularClustering(Learner):
                 raise ValueError(f"{name} must be one of {allowed}, got {getattr(self, name)!r}.")
 
     def _strategy(self, entities: Entities, rng: np.random.Generator) -> Strategy:
-        def heir(left: int | None) -> Strategy:
+        def heir(entities: Entities, left: int | None) -> Strategy:
             return self._heir(entities, int(rng.integers(2**31)), left)
 
         common: dict[str, Any] = {

@@ -19,16 +19,8 @@ from volition.estimators import (
     TabularClustering,
 )
 from volition.estimators.files import load_learner
+from volition.io import serialization as codec
 from volition.io.files import expect, reading, shown
-from volition.io.serialization import (
-    FUNCTION,
-    decode,
-    decode_params,
-    encode,
-    encode_params,
-    read,
-    write,
-)
 from volition.portfolio import Candidate
 
 FORMAT, LEARNER, AUTONOMY = "volition-model", "volition-learner", "volition-autonomy"
@@ -37,19 +29,11 @@ _LEARNERS: dict[str, type[Learner]] = {
 }
 #: what a fit sets, and what it is; arrays are looked at one by one
 _FITTED: dict[str, Any] = {
-    "cluster_centers_": np.ndarray,
-    "labels_": np.ndarray,
-    "policy_": np.ndarray,
-    "betas_": np.ndarray,
-    "distortion_": float,
-    "free_energy_": float,
-    "beta_": float,
-    "winner_": str,
-    "n_iter_": int,
-    "converged_": bool,
-    "status_": str,
-    "n_features_in_": int,
-    "uses_autonomy_proba_": bool,
+    **dict.fromkeys(("cluster_centers_", "labels_", "policy_", "betas_"), np.ndarray),
+    **dict.fromkeys(("distortion_", "free_energy_", "beta_"), float),
+    **dict.fromkeys(("n_iter_", "n_features_in_"), int),
+    **dict.fromkeys(("converged_", "uses_autonomy_proba_"), bool),
+    **dict.fromkeys(("winner_", "status_"), str),
     "history_": [Record],
     "transitions_": [PhaseTransition],
     "candidates_": [Candidate],
@@ -64,7 +48,7 @@ def save_model(model: AutonomyAwareClustering | Learner, path: Any) -> Path:
 
     Parameters
     ----------
-    model : AutonomyAwareClustering, TabularClustering or ADENClustering
+    model : AutonomyAwareClustering, TabularClustering, ChoiceClustering or ADENClustering
         A fitted model. Learners are saved with all that they need to go on.
     path : path
         Where to write; by custom ending in ``.safetensors``.
@@ -90,8 +74,8 @@ def save_model(model: AutonomyAwareClustering | Learner, path: Any) -> Path:
     fitted = {name: getattr(model, name) for name in _FITTED}
     if hasattr(model, "feature_names_in_"):
         fitted["feature_names_in_"] = list(model.feature_names_in_)
-    params = encode_params(model.get_params(deep=False))
-    return write(path, FORMAT, {"params": params, "fitted": encode(fitted)})
+    params = codec.encode_params(model.get_params(deep=False))
+    return codec.write(path, FORMAT, {"params": params, "fitted": codec.encode(fitted)})
 
 
 def load_model(
@@ -116,7 +100,7 @@ def load_model(
     --------
     See :func:`save_model`.
     """
-    path, tree = Path(path), read(path, FORMAT, LEARNER)
+    path, tree = Path(path), codec.read(path, FORMAT, LEARNER)
     with reading(path):
         if "class" in tree:
             if autonomy is not None:
@@ -124,16 +108,14 @@ def load_model(
             return load_learner(_LEARNERS[tree["class"]], path, tree, metric)
         if autonomy is not None and not isinstance(autonomy, Autonomy):
             autonomy = CallableAutonomy(autonomy)
-        given = {
-            "autonomy": autonomy,
-            "metric": None if metric is None else resolve_cost(metric),
-        }
-        model = AutonomyAwareClustering(**decode_params(path, tree["params"], given))
+        metric = None if metric is None else resolve_cost(metric)
+        given = {"autonomy": autonomy, "metric": metric}
+        model = AutonomyAwareClustering(**codec.decode_params(path, tree["params"], given))
         model._check_params()
         model._cost()
         if model.autonomy is not None:
             model.autonomy.check(model.n_clusters)
-        _restore(model, decode(tree["fitted"]))
+        _restore(model, codec.decode(tree["fitted"]))
     return model
 
 
@@ -192,10 +174,10 @@ def save_autonomy(model: Autonomy, path: Any, **facts: Any) -> Path:
     """
     if isinstance(model, ChoiceAutonomy) and model.covariates is not None:
         model = model.for_entities(model.covariates[:0])
-    encoded = encode(model)
-    if encoded is FUNCTION:
+    encoded = codec.encode(model)
+    if encoded is codec.FUNCTION:
         raise ValueError(f"{model!r} is a Python function, which cannot be saved.")
-    return write(path, AUTONOMY, {"autonomy": encoded, "facts": encode(facts)})
+    return codec.write(path, AUTONOMY, {"autonomy": encoded, "facts": codec.encode(facts)})
 
 
 def load_autonomy(path: Any) -> Autonomy:
@@ -215,9 +197,9 @@ def load_autonomy(path: Any) -> Autonomy:
 
 def read_autonomy(path: Any) -> tuple[Autonomy, dict[str, Any]]:
     """Return the model, and the facts that were written with it."""
-    tree = read(path, AUTONOMY)
+    tree = codec.read(path, AUTONOMY)
     with reading(Path(path)):
-        model, facts = decode(tree["autonomy"]), decode(tree["facts"])
+        model, facts = codec.decode(tree["autonomy"]), codec.decode(tree["facts"])
         if not isinstance(model, Autonomy) or not isinstance(facts, dict):
             raise ValueError("it holds no autonomy model")
     return model, facts

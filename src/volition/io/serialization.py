@@ -27,7 +27,7 @@ from volition.io.files import read_file, reading, shown, write_file
 
 C = TypeVar("C", bound=type)
 #: what a tree may hold besides dicts, lists and arrays
-PLAIN = (bool, int, float, str, type(None))
+PLAIN = frozenset({bool, int, float, str, type(None)})
 #: kinds of numbers in arrays
 KINDS = "biuf"
 #: what a Python function becomes
@@ -69,31 +69,32 @@ def flatten(tree: Any) -> tuple[Any, dict[str, np.ndarray]]:
     """
     tensors: dict[str, np.ndarray] = {}
 
-    def put(value: Any, at: str) -> Any:
-        if type(value) is float and not math.isfinite(value):
-            return {"$float": repr(value)}
+    def put(value: Any, *at: Any) -> Any:
         if type(value) in PLAIN:
+            if type(value) is float and not math.isfinite(value):
+                return {"$float": repr(value)}
             return value
-        if isinstance(value, dict):
-            if not all(isinstance(key, str) for key in value):
-                raise ValueError(f"'{at}' has keys that are not text, which cannot be saved.")
-            # A key of ours begins with one $, anybody else's with two.
-            return {
-                f"${key}" if key.startswith("$") else key: put(one, f"{at}.{key}" if at else key)
-                for key, one in value.items()
-            }
         if isinstance(value, list):
-            return [put(one, f"{at}.{number}") for number, one in enumerate(value)]
-        if not isinstance(value, np.ndarray) or value.dtype.kind not in KINDS:
+            return [put(one, *at, number) for number, one in enumerate(value)]
+        if isinstance(value, dict):
+            found = {}
+            for key, one in value.items():
+                if not isinstance(key, str):
+                    raise ValueError(f"A key that is not text, {shown(repr(key))}, is in the tree.")
+                # A key of ours begins with one $, anybody else's with two.
+                found[f"${key}" if key[:1] == "$" else key] = put(one, *at, key)
+            return found
+        where = ".".join(map(str, at))
+        number = isinstance(value, np.ndarray) and value.dtype.kind in KINDS
+        if not number or value.dtype.itemsize > 8:
             what = getattr(value, "dtype", type(value).__name__)
-            raise ValueError(f"'{shown(at)}' holds {what}, which cannot be saved.")
-        name = at
-        while name in tensors or name in ("", "__metadata__"):  # the latter is the format's own
-            name += "+"
-        tensors[name] = value.astype(value.dtype.newbyteorder("="), copy=False)
-        return {"$array": name}
+            raise ValueError(f"'{shown(where)}' holds {what}, which cannot be saved.")
+        while where in tensors or where in ("", "__metadata__"):  # the latter is the format's own
+            where += "+"
+        tensors[where] = value.astype(value.dtype.newbyteorder("="), copy=False)
+        return {"$array": where}
 
-    return put(tree, ""), tensors
+    return put(tree), tensors
 
 
 def unflatten(json_tree: Any, tensors: Mapping[str, np.ndarray]) -> Any:
@@ -120,20 +121,7 @@ def unflatten(json_tree: Any, tensors: Mapping[str, np.ndarray]) -> Any:
 
 
 def write(path: Any, kind: str, tree: Any) -> Path:
-    """Write a tree to one file, complete or not at all.
-
-    Parameters
-    ----------
-    path : path
-        Where to; an older file is replaced.
-    kind : str
-        What it is, so that nothing else reads it.
-    tree : tree
-        As `encode` makes it.
-
-    Returns
-    -------
-    Path
+    """Write a tree to one file of some kind, complete or not at all.
 
     Examples
     --------
@@ -173,8 +161,8 @@ _BY_CLASS: dict[type, Entry] = {}
 _USER_CODE: list[type] = []
 
 
-def registered(cls: C) -> C:
-    """Let objects of a class be saved, under the class's name: a decorator.
+def registered(cls: C, name: str = "") -> C:
+    """Let objects of a class be saved, under its name or one that it had before: a decorator.
 
     The class may have ``state(self)``, which returns a tree (objects of registered classes may be
     in it), and ``from_state(cls, state)``, which returns the object or raises ValueError. Without
@@ -196,7 +184,7 @@ def registered(cls: C) -> C:
     """
     state = getattr(cls, "state", None) or _arguments
     build = getattr(cls, "from_state", None) or (lambda found: constructed(cls, found))
-    _register(Entry(cls.__name__, cls, state, build))
+    _register(Entry(name or cls.__name__, cls, state, build))
     return cls
 
 
@@ -219,17 +207,17 @@ def _register(entry: Entry) -> None:
 
 
 @cache
-def _parameters(cls: type) -> tuple[str, ...]:
+def _parameters(cls: Any) -> tuple[str, ...]:
     return tuple(inspect.signature(cls).parameters)
 
 
 def _arguments(value: Any) -> dict[str, Any]:
     """Return what an object's constructor takes, from its attributes."""
-    kind: type = type(value)
-    return {name: getattr(value, name) for name in _parameters(kind)}
+    cls: Any = type(value)
+    return {name: getattr(value, name) for name in _parameters(cls)}
 
 
-def constructed(cls: type, state: dict[str, Any]) -> Any:
+def constructed(cls: Any, state: dict[str, Any]) -> Any:
     """Return an object from what its constructor takes, each of the type that is declared."""
     hints = _hints(cls)
     for name in {**dict.fromkeys(_parameters(cls)), **state}:
@@ -241,9 +229,9 @@ def constructed(cls: type, state: dict[str, Any]) -> Any:
 
 
 @cache
-def _hints(cls: type) -> dict[str, Any]:
+def _hints(cls: Any) -> dict[str, Any]:
     """Return what the constructor's arguments are declared to be."""
-    return get_type_hints(cls) | get_type_hints(cls.__init__)  # type: ignore[misc]
+    return get_type_hints(cls) | get_type_hints(cls.__init__)
 
 
 def _fits(value: Any, hint: Any) -> bool:
@@ -318,6 +306,10 @@ def decode(tree: Any, function: Any = None) -> Any:
         Anything; what is not in order raises an error.
     function : object, optional
         What to put in place of Python functions.
+
+    Examples
+    --------
+    See `encode`.
     """
     if isinstance(tree, list):
         return [decode(one, function) for one in tree]

@@ -258,9 +258,10 @@ class AnnealedStrategy(Strategy):
 
     def remember(self, memory: Memory) -> None:
         """Take in answers that another strategy was told."""
+        told = np.isfinite(memory.cost)
         self.replay.add(
-            memory.layouts[memory.layout], memory.entities, memory.prescribed, memory.cost,
-            memory.served,
+            memory.layouts[memory.layout[told]], memory.entities[told], memory.prescribed[told],
+            memory.cost[told], np.ones_like(memory.matches[told]),
         )  # fmt: skip
 
     def learn(self, answers: Answers) -> None:
@@ -422,6 +423,10 @@ class AnnealedStrategy(Strategy):
         self.monitor.forget_costs()  # of all replicas
         self._place(self.replicas[best])
         self.replicas = self.centers[None].copy()
+
+    @property
+    def metric_holds(self) -> bool:
+        return False
 
     @property
     def watches_choices(self) -> bool:

@@ -23,11 +23,13 @@ from volition.learning.trial import (
     TrialResult,
     Tried,
     drawn_twice,
+    enough_points,
     estimate,
     plain_is_cheaper,
     plain_plan,
 )
-from volition.population import Population, Prescriptions, Response
+from volition.population import IntArray, Population, Prescriptions, Response
+from volition.validation import FloatArray
 
 #: batches in a row without a single answer after which a population counts as silent
 SILENCE = 20
@@ -80,7 +82,9 @@ class Fit:
                 self._save()
                 tried = True
                 study.conclude()
-                self._try_plans()
+                # Centres that stand are not exchanged for others to see what these cost.
+                if not study.strategy.held:
+                    self._try_plans()
                 study.concluded, reason = self.stopped is None, self.stopped or reason
         except BaseException:
             if study.tally.answered and not tried:
@@ -199,53 +203,61 @@ class Fit:
         if self.total is not None:
             n = min(MOST, self.total - study.tally.asked)
         if n < FEWEST:
-            return
-        here, K = entities.here, strategy.n_clusters
-        seed = int(strategy.rng.integers(2**31))
-        few = int(PLAIN_SHARE * n)
-        # There are no K means of fewer places.
-        if few < FEWEST or len(np.unique(entities.X[here], axis=0)) < K:
-            few = 0
-        believed = strategy.distortion
-        plans = [(Plan(LEARNED, strategy.centers.copy(), strategy.labels.copy()), n - few)]
-        if few:
+            return None
+        K, seed, few = strategy.n_clusters, int(strategy.rng.integers(2**31)), int(PLAIN_SHARE * n)
+        plans = [(Plan(LEARNED, strategy.centers.copy(), strategy.labels.copy()), n)]
+        if few >= FEWEST and enough_points(entities.X, entities.weight, K):
             plain = plain_plan(entities.X, entities.weight, entities.cost, K, seed)
-            plans.append((plain, few))
-        tried: list[Tried] = []
+            plans = [(plans[0][0], n - few), (plain, few)]
+        believed, tried = strategy.distortion, []
         for plan, m in plans:
-            if self.stopped is None:
+            if self.stopped is None and study.entities is entities:
                 tried.append(self._tried(plan, m))
+        if study.entities is not entities:  # some have come or left: it is another plan
+            return None if self.stopped else self._try_plans()
         study.trial = TrialResult(tuple(tried), LEARNED, believed)
         if len(tried) > 1 and plain_is_cheaper(believed, *tried):
             kept = TrialResult(tuple(tried), PLAIN, believed)
             study.adopt_plan(plain, tried[1].estimate.value, kept)
+        study.strategy.monitor.stale = True  # what comes later is compared with the trial
         study.note()
+        return None
 
     def _tried(self, plan: Plan, n: int) -> Tried:
         """Ask about a plan; return what it has cost."""
         study, entities = self.study, self.study.entities
-        who = drawn_twice(study.strategy.draw_entities(n), len(entities.here))
+        shares = entities.weight / entities.weight.sum()
+        who, again = drawn_twice(study.strategy.draw_entities(n), shares)
         paid = np.full(n, math.nan)
         for lo in range(0, n, TRIED_AT_ONCE):
             some = who[lo : lo + TRIED_AT_ONCE]
             each = (len(some), *plan.centers.shape)
             shape = each if study.strategy.own_centers else plan.centers.shape
-            asked = Prescriptions(
-                some, plan.labels[some], np.broadcast_to(plan.centers, shape).copy()
-            )
-            paid[lo : lo + len(some)] = self._answers(asked).cost
+            shown = np.broadcast_to(plan.centers, shape).copy()
+            answer = self._answers(Prescriptions(some, plan.labels[some], shown))
+            paid[lo : lo + len(some)] = self._paid(some, answer, plan)
             study.count_foreign(len(some))
-            if self._ended():
+            if self._ended() or study.entities is not entities:
                 break
-        here = np.isfinite(paid)
-        study.count_foreign(0, int(here.sum()))
+        study.count_foreign(0, int(np.isfinite(paid).sum()))
         x, y = torch.from_numpy(entities.X), torch.from_numpy(plan.centers)
         with torch.no_grad():
             obeying = entities.cost.each(x, y[torch.from_numpy(plan.labels.clip(0))][:, None])
         control = obeying[:, 0].numpy()
-        shares = entities.weight / entities.weight.sum()
-        seen = estimate(paid[here], control[who[here]], float(shares @ control), who[here], shares)
+        seen = estimate(paid, control[who], float(shares @ control), who, shares, again)
         return Tried(plan.name, *seen)
+
+    def _paid(self, who: IntArray, answer: Response, plan: Plan) -> FloatArray:
+        """Return what answers cost; by the metric where only the choice was told."""
+        cost, used = answer.cost.copy(), answer.realized
+        if used is None or not self.study.strategy.metric_holds:
+            return cost
+        rows = np.flatnonzero(np.isnan(cost) & (used >= 0))
+        if len(rows):
+            cost[rows] = self.study.entities.distances(plan.centers, who[rows])[
+                np.arange(len(rows)), used[rows]
+            ]
+        return cost
 
 
 def _never() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
@@ -190,6 +190,14 @@ class LoggedPlans:
         options = self._usual_options() if options is None else options
         return self._compared(log, {TODAY: (self.today, None), **options})
 
+    def saving_of_moving(self) -> Worth:
+        """Return what moving saves against the best prescriptions at today's centres.
+
+        What a live system saves by no longer exploring is no merit of the move.
+        """
+        best = self._plans_at_today()[BEST]
+        return self._compared(self.log(), {BEST: best, MOVED: self.moved})[1]
+
     def _usual_options(self) -> Options:
         obeying, K = self.entities.problem(), self.choices.n_clusters
         ignored = Search(obeying, K, random_state=np.random.RandomState(0)).run().centers
@@ -226,24 +234,3 @@ class LoggedPlans:
         plans.checks, plans.decision = state["checks"], state["decision"]
         plans._guesses, plans._costs = state["guesses"], state["costs"]
         return plans
-
-
-class Proposal(NamedTuple):
-    """Centres to move to, and what that is expected to save."""
-
-    centers: FloatArray
-    labels: IntArray
-    #: cost by the model at the centres as they stand, and at the proposed ones
-    cost_now: float
-    cost_then: float
-    #: expected saving with its 95 % interval; the ends are NaN where nothing can be said of them
-    saving: float
-    low: float
-    high: float
-    #: what to doubt, in sentences
-    doubts: tuple[str, ...]
-
-    @property
-    def sure(self) -> bool:
-        """Whether the whole interval of the saving is above nothing."""
-        return self.low > 0

@@ -11,12 +11,13 @@ import torch
 from volition.choices import Choices
 from volition.learning.entities import Entities
 from volition.learning.strategy import Answers
+from volition.population import IntArray
 from volition.validation import FloatArray
 
 #: by how much a cost may differ from a distance and still be it, as a share
 EXACT = 1e-6
 #: columns that hold one number for each answer
-COLUMNS = ("entities", "prescribed", "realized", "cost", "layout")
+COLUMNS = ("entities", "prescribed", "realized", "cost", "layout", "propensity")
 
 
 class Memory:
@@ -36,6 +37,8 @@ class Memory:
         none = np.zeros(0, dtype=np.int64)
         self.entities = self.prescribed = self.realized = self.layout = none
         self.cost = np.zeros(0)
+        #: how likely each prescription was; NaN where that is not known
+        self.propensity = np.zeros(0)
         #: whether the answer's cost is that of each centre, by the known metric
         self.matches = np.zeros((0, n_clusters), dtype=bool)
         self.layouts: FloatArray = np.zeros((0, n_clusters, n_features))
@@ -62,6 +65,7 @@ class Memory:
             answers.realized,
             answers.cost,
             numbers[np.cumsum(first) - 1],
+            answers.asked.propensity,
         )
         for name, values in zip(COLUMNS, more, strict=True):
             setattr(self, name, np.concatenate([getattr(self, name), values]))
@@ -99,16 +103,37 @@ class Memory:
         return float(explained[told].mean())
 
     @property
+    def share_decoded(self) -> float:
+        """Share of answers that tell, or whose cost tells, which clusters may have been used."""
+        return float(self.served.any(1).mean()) if len(self) else 1.0
+
+    @property
     def share_negative(self) -> float:
         """Share of costs below zero."""
         told = np.isfinite(self.cost)
         return float((self.cost[told] < 0).mean()) if told.any() else 0.0
 
+    def at(self, centers: FloatArray) -> Memory:
+        """Return the answers about these centres alone."""
+        found = np.flatnonzero((self.layouts == centers).all((1, 2)))
+        number = found[0] if len(found) else -1
+        rows = np.flatnonzero(self.layout == number)
+        other = self.forgotten()
+        for name in (*COLUMNS, "matches"):
+            setattr(other, name, getattr(self, name)[rows])
+        other.layout, other.layouts = np.zeros(len(rows), dtype=np.int64), centers[None].copy()
+        other._numbers = {centers.tobytes(): 0}
+        return other
+
+    @property
+    def sure(self) -> IntArray:
+        """Rows that tell which cluster was used."""
+        return np.flatnonzero(self.served.sum(1) == 1)
+
     def choices(self) -> Choices:
         """Return the answers that tell which cluster was used."""
-        served = self.served
-        sure = np.flatnonzero(served.sum(1) == 1)
-        used = served[sure].argmax(1)
+        sure = self.sure
+        used = self.served[sure].argmax(1)
         return Choices(
             self.entities[sure], self.prescribed[sure], used, self.layout[sure], self.layouts
         )
@@ -123,9 +148,17 @@ class Memory:
         memory.entities, memory.prescribed = choices.entities, choices.prescribed
         memory.realized, memory.layout = choices.realized, choices.layout
         memory.cost, memory.layouts = np.full(m, np.nan), np.asarray(choices.layouts)
+        memory.propensity = np.full(m, np.nan)
         memory.matches = np.zeros((m, choices.n_clusters), dtype=bool)
         memory._numbers = {Y.tobytes(): number for number, Y in enumerate(memory.layouts)}
         return memory
+
+    def latest(self, m: int) -> Memory:
+        """Return the last answers alone."""
+        other, first = self.copied(), max(0, len(self) - m)
+        for name in (*COLUMNS, "matches"):
+            setattr(other, name, getattr(self, name)[first:])
+        return other
 
     def copied(self) -> Memory:
         """Return a copy: arrays are never changed in place, so they are shared."""

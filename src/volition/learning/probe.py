@@ -63,7 +63,7 @@ class Probe:
     def __init__(self, placements: FloatArray, n_questions: int, X: FloatArray, cost: Cost) -> None:
         self.placements = placements
         self.n_questions = self.left = n_questions
-        self._X, self._cost = X, cost
+        self.X, self._cost = X, cost
         P = len(placements)
         #: sums over answers at each placement: nearness of the prescribed, the same of those who
         #: obeyed, and of what the others used
@@ -105,7 +105,7 @@ class Probe:
 
     def _add(self, number: int, i: IntArray, j: IntArray, k: IntArray) -> None:
         y, rows = torch.from_numpy(self.placements[number]), np.arange(len(i))
-        x = torch.from_numpy(np.ascontiguousarray(self._X))
+        x = torch.from_numpy(np.ascontiguousarray(self.X))
         with torch.no_grad():
             D = self._cost.pairwise(x[i], y).numpy()
             among = np.broadcast_to(self._cost.pairwise(x, y).numpy().mean(0), D.shape)
@@ -123,7 +123,7 @@ class Probe:
     def with_entities(self, X: FloatArray) -> Probe:
         """Return the same probe for more entities."""
         other = copy.deepcopy(self)
-        other._X = X
+        other.X = X
         return other
 
     def state(self) -> dict[str, Any]:

@@ -7,6 +7,7 @@ on the model, which costs no answers. What the model is depends on what answers 
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from typing import Any, Self
@@ -15,9 +16,11 @@ import numpy as np
 import torch
 from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import cdist
+from scipy.stats import norm
 
 from volition.autonomy import Autonomy, Chunk
 from volition.choices import Choices
+from volition.learning.drift import DriftMonitor, Shift, WatchedAnswers
 from volition.learning.entities import Entities
 from volition.learning.layouts import Layouts, Showing
 from volition.learning.memory import Memory
@@ -25,6 +28,7 @@ from volition.learning.models.response import ResponseModel
 from volition.learning.models.service import FEWEST_LAYOUTS, ServiceModel
 from volition.learning.models.terms import TermsModel
 from volition.learning.monitor import Change
+from volition.learning.networks.recipe import PRESETS
 from volition.learning.policy import draw, gibbs
 from volition.learning.searching import Finder
 from volition.learning.strategy import SPENT, Answers, Questions, Strategy
@@ -38,6 +42,8 @@ BATCH = 512
 MOVED = 0.05
 #: beta that means a hard policy, times the cost of a single centre
 HARD = 1e4
+#: questions that choices ask for at most, and the share that is prescribed blindly
+MOST, BLIND = 50_000, 0.3
 #: answers after which it is decided what they tell
 DECIDED_BY = 256
 #: share of costs that must be those of a centre for the metric to be the right one
@@ -65,8 +71,8 @@ class StagedStrategy(Strategy):
     service : callable
         Makes the model for costs that the metric does not explain.
     expected : callable, optional
-        Makes the strategy for costs of which nothing is known but their means; None if costs
-        cannot be negative.
+        Makes the strategy for costs of which nothing is known but their means, from this one; None
+        if costs cannot be negative.
     wanted : {"auto", "choices", "served"}
         Which model it is to be; "auto" looks at the first answers.
     needs_realized : bool
@@ -75,8 +81,9 @@ class StagedStrategy(Strategy):
 
     def __init__(
         self, entities: Entities, n_clusters: int, rng: np.random.Generator, *, exploration: float,
-        tol: float, most: int, terms: Callable[[], TermsModel], service: Callable[[], ServiceModel],
-        expected: Callable[[Memory], Strategy] | None = None, wanted: str = "auto",
+        tol: float, most: int, terms: Callable[[], TermsModel],
+        service: Callable[[Entities], ServiceModel],
+        expected: Callable[[StagedStrategy], Strategy] | None = None, wanted: str = "auto",
         needs_realized: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(entities, n_clusters, exploration, rng)
@@ -89,14 +96,15 @@ class StagedStrategy(Strategy):
         self.centers = np.repeat(mean[None], n_clusters, axis=0)
         self.layouts, self.showing = Layouts(n_clusters, self.scale, rng), Showing()
         self.memory = Memory(n_clusters, entities.n_features, self.cost_unit)
+        self.drift = DriftMonitor(n_clusters)
         self.beta = HARD / self.cost_unit
         self.stage, self.told = 0, 0
         self.finished: str | None = None
         self.region: FloatArray | None = None
         self.responses: ResponseModel | None = None
-        self._heir: Strategy | None = None
+        self._outgrown = False  # costs are of another kind
         if wanted != "auto":
-            self.responses = terms() if wanted == "choices" else service()
+            self.responses = terms() if wanted == "choices" else service(entities)
         self.relabel()
 
     @property
@@ -132,8 +140,10 @@ class StagedStrategy(Strategy):
     def _per_layout(self) -> int:
         """Questions about one set of centres."""
         each = 64 if self.responses is None else self.responses.per_layout
-        # Few answers are to be about many places.
-        if isinstance(self.responses, ServiceModel):
+        # Few answers are to be about many places, also before it is known what they tell.
+        if isinstance(self.responses, ServiceModel) or (
+            self._undecided and not self.needs_realized
+        ):
             each = max(1, min(each, self.goal // FEWEST_LAYOUTS))
         return each
 
@@ -183,24 +193,78 @@ class StagedStrategy(Strategy):
     def _undecided(self) -> bool:
         return self.responses is None
 
-    def learn(self, answers: Answers) -> None:
+    def take(self, answers: Answers) -> None:
         self.memory = self.memory.copied()
         self.memory.add(answers, self.entities)
         self.told += len(answers)
+
+    def noticed(self, answers: Answers) -> Change | None:
+        """Compare answers with earlier ones to questions of the same kind.
+
+        Shares of clusters change while centres are tried out; how answers depend on questions does
+        not.
+        """
+        new = self.memory.latest(len(answers))
+        rows, K = new.sure, self.n_clusters
+        if K < 2 or len(rows) == 0:
+            return None
+        Y, j = new.layouts[new.layout[rows]], new.prescribed[rows]
+        x, y = torch.from_numpy(self.entities.X[new.entities[rows]]), torch.from_numpy(Y)
+        with torch.no_grad():
+            D = self.entities.cost.each(x, y).numpy()
+            apart = self.entities.cost.each(y[np.arange(len(j)), j], y).numpy()
+        used = new.served[rows].argmax(1)
+        watched = WatchedAnswers(
+            new.entities[rows], j, D / self.cost_unit, apart / self.cost_unit, Y, used
+        )
+        found = self.drift.add(watched, (self.tally.asked, self.tally.answered))
+        return None if found is None else self._described(found)
+
+    def _described(self, found: Shift) -> Change:
+        """Return a shift with the choices before and after it."""
+        late = self.memory.latest(found.n_after)
+        tables = []
+        for memory in (self.memory, late):
+            table, rows = np.zeros((self.n_clusters,) * 2, dtype=np.int64), memory.sure
+            np.add.at(table, (memory.prescribed[rows], memory.served[rows].argmax(1)), 1)
+            tables.append(table)
+        chance = min(1.0, 2 * float(norm.sf(found.statistic)))
+        before, after = (tables[0] - tables[1]).tolist(), tables[1].tolist()
+        when = found.n_interactions, found.n_answers
+        return Change(*when, found.what, found.before, found.after, chance, before, after)
+
+    def learn(self, answers: Answers) -> None:
         if isinstance(self.responses, TermsModel) and self.responses.from_log:
             self.responses = self.responses.copied()
             self.responses.from_log = False  # from now on there is more than the log
-        if self._undecided and (
-            len(self.memory) >= min(DECIDED_BY, self.goal) or self.needs_realized
-        ):
-            self._decide()
-        while self._heir is None and not self._undecided and self.told >= self.goal:
+        if len(self.memory) >= min(DECIDED_BY, self.goal) or self.needs_realized:
+            self._check_wanted()
+            if self._undecided:
+                self._decide()
+        while not (self._undecided or self._outgrown) and self.told >= self.goal:
+            if self.wanted == "auto":
+                self._decide()
+                if self._outgrown:
+                    return
             self.told -= self.goal
             self._explore()
             self.stage += 1
-            if self.finished is not None:
-                self.monitor.forget_choices()
             self.relabel()
+
+    def _check_wanted(self) -> None:
+        """Raise one sentence if answers do not tell what somebody wants to be learned."""
+        decoded, negative = self.memory.share_decoded, self.memory.share_negative
+        if self.wanted == "choices" and decoded < EXPLAINED:
+            raise ValueError(
+                f"Of the costs told so far {100 * (1 - decoded):.1f} % are not those of any "
+                "centre, so that they do not tell choices; use head='served', or give the "
+                "metric in which costs are measured."
+            )
+        if self.wanted == "served" and negative > 1 - EXPLAINED:
+            raise ValueError(
+                f"Of the costs told so far {100 * negative:.1f} % are negative; head='costs' "
+                "learns such costs."
+            )
 
     def _decide(self, ending: bool = False) -> None:
         """Settle what is to be learned, by what the answers so far tell."""
@@ -214,20 +278,23 @@ class StagedStrategy(Strategy):
         elif ending:
             return  # expected costs take so many answers that nothing is changed to them now
         else:
-            self._heir = self._expected(memory)
+            self._outgrown = True
             return
         if not isinstance(self.responses, kind):
-            self.responses = self._terms() if kind is TermsModel else self._service()
+            self.responses = self._terms() if kind is TermsModel else self._service(self.entities)
             self.stage = 0 if self.responses is not None and self.model is None else self.stage
 
-    def successor(self, total: int | None) -> Strategy | None:
-        return self._heir
+    def replaced(self) -> Strategy | None:
+        if not self._outgrown or self._expected is None:
+            return None
+        heir = self._expected(self)
+        if self.budget is not None:
+            heir.budget = max(1, self.limit - self.tally.asked)
+        return heir
 
     def _explore(self) -> None:
         """End a stage: fit the model to all answers, and move the centres to where it says."""
         assert self.responses is not None
-        if self.wanted == "auto":
-            self._decide(ending=True)
         self.responses = self.responses.copied()
         self.responses.fit(self.memory, self.entities, self.stage, self.rng)
         if not self.held:
@@ -298,14 +365,13 @@ class StagedStrategy(Strategy):
         return moved <= MOVED * self.scale
 
     @property
-    def watches_choices(self) -> bool:
-        # While centres are tried out, shares of clusters change with them.
-        return self.finished is not None
+    def metric_holds(self) -> bool:
+        return not isinstance(self.responses, ServiceModel)
 
     def changed(self, change: Change) -> None:
         """Begin again at the present centres: what was chosen before no longer tells."""
-        self.memory = self.memory.forgotten()
-        self.stage, self.told, self.finished = 0, 0, None
+        self.memory = self.memory.latest(int(np.sum(change.table_after)))
+        self.stage, self.told, self.finished = 0, len(self.memory), None
         if self.responses is not None:
             self.responses = self.responses.copied()
             self.responses.forget()
@@ -317,11 +383,25 @@ class StagedStrategy(Strategy):
 
     def conclude(self, thoroughly: bool) -> None:
         if thoroughly and self.told and self.finished is None and len(self.memory):
-            if self._undecided:
+            self._check_wanted()
+            if self.wanted == "auto":
                 self._decide(ending=True)
             self.stage = max(1, self.stage) if self.model is not None else self.stage
-            self._explore()
+            if not self._undecided:
+                self._explore()
         self.relabel()
+
+    def doubts(self) -> list[str]:
+        memory = self.memory
+        if isinstance(self.responses, ServiceModel) or memory.share_explained >= EXPLAINED:
+            return []
+        negative = 100 * memory.share_negative
+        what = f"{negative:.1f} % are negative" if negative else "many are not those of any centre"
+        return [
+            f"Of the costs told {what}, so that nothing was learned from them: distortion_ is what "
+            "choices cost by the metric. Go by distortion_estimate(), or, if costs have a lower "
+            "end, add a constant that makes them positive: then they are learned as well."
+        ]
 
     # -- results ----------------------------------------------------------------------------------
 
@@ -354,6 +434,7 @@ class StagedStrategy(Strategy):
     def copied(self) -> Self:
         other = super().copied()
         other.showing = self.showing.copied()
+        other.drift = copy.deepcopy(self.drift)
         return other
 
     def state(self) -> dict[str, Any]:
@@ -367,6 +448,7 @@ class StagedStrategy(Strategy):
             "cost_unit": self.cost_unit,
             "region": self.region,
             "memory": self.memory.state(),
+            "drift": self.drift.state(),
             "showing": self.showing.state(),
             "kind": None if responses is None else type(responses).__name__,
             "responses": None if responses is None else responses.state(),
@@ -377,9 +459,31 @@ class StagedStrategy(Strategy):
         for name in ("stage", "told", "finished", "scale", "cost_unit", "region"):
             setattr(self, name, state[name])
         self.memory = Memory.from_state(state["memory"])
+        self.drift = DriftMonitor.from_state(state["drift"])
         self.showing = Showing(**state["showing"])
         if state["kind"] is not None:
             self.responses = (
-                self._terms() if state["kind"] == TermsModel.__name__ else self._service()
+                self._terms()
+                if state["kind"] == TermsModel.__name__
+                else self._service(self.entities)
             )
             self.responses.restore(state["responses"], self.entities)
+
+
+def choice_strategy(
+    entities: Entities, n_clusters: int, rng: np.random.Generator, *, family: Any = "auto",
+    network: bool = True, tol: float = 1e-3, exploration: float = BLIND, from_log: bool = False,
+) -> StagedStrategy:  # fmt: skip
+    """Return the strategy of `ChoiceClustering`."""
+    recipe = PRESETS["cpu"]
+    return StagedStrategy(
+        entities,
+        n_clusters,
+        rng,
+        exploration=exploration,
+        tol=tol,
+        most=MOST,
+        terms=lambda: TermsModel(family, network, recipe, from_log=from_log),
+        service=lambda now: ServiceModel(recipe, now, n_clusters, int(rng.integers(2**31))),
+        needs_realized=True,
+    )

@@ -63,6 +63,8 @@ class Answers:
     @property
     def sets(self) -> FloatArray:
         """The centres of each answer, (m, K, d)."""
+        if self.centers.ndim == 3:
+            return self.centers
         return np.broadcast_to(self.centers, (len(self), *self.centers.shape[-2:]))
 
     def take(self, index: Any) -> Answers:
@@ -155,6 +157,18 @@ class Strategy(ABC):
 
     # -- learning ---------------------------------------------------------------------------------
 
+    def take(self, answers: Answers) -> None:
+        """Keep answers, before anything is made of them."""
+
+    def noticed(self, answers: Answers) -> Change | None:
+        """Return whether behaviour has changed, by blindly drawn prescriptions among answers."""
+        asked = answers.asked
+        blind = (asked.explored > 0) & (answers.realized >= 0)
+        if not self.watches_choices or not blind.any():
+            return None
+        when = self.tally.asked, self.tally.answered
+        return self.monitor.add_choices(asked.prescribed[blind], answers.realized[blind], when)
+
     @abstractmethod
     def learn(self, answers: Answers) -> None:
         """Take in answers."""
@@ -203,6 +217,10 @@ class Strategy(ABC):
         """
         return None
 
+    def replaced(self) -> Strategy | None:
+        """Return who goes on from here at once, where answers show that this is the wrong one."""
+        return None
+
     def begin_fit(self, budget: int) -> None:
         """Prepare what only a fit does; ``budget`` is what it may ask in all."""
 
@@ -212,6 +230,11 @@ class Strategy(ABC):
     @property
     def watches_choices(self) -> bool:
         """Whether a change in the shares of realised clusters is a change of behaviour."""
+        return True
+
+    @property
+    def metric_holds(self) -> bool:
+        """Whether being served costs what the metric says."""
         return True
 
     def as_now(self, centers: FloatArray) -> Any:

@@ -18,7 +18,7 @@ from volition.learning.entities import Entities
 from volition.learning.ledger import Asked, Ledger
 from volition.learning.monitor import Change, Estimate
 from volition.learning.strategy import Answers, Strategy, Tally
-from volition.learning.trial import Plan, TrialResult
+from volition.learning.trial import Plan, TrialResult, contradicts
 from volition.population import IntArray, Prescriptions, Response
 from volition.validation import FloatArray, check_integer
 
@@ -194,7 +194,7 @@ class Study:
         none = np.zeros(m, dtype=np.int8)
         minus = np.full(m, -1, dtype=np.int64)
         chance = prescriptions.propensity
-        chance = np.ones(m) if chance is None else chance[rows]
+        chance = np.full(m, math.nan) if chance is None else chance[rows]
         # How these were chosen is not known: they say nothing of our own cost.
         asked = Asked(minus, entities, prescribed, chance, none, none, minus)
         if prescriptions.ids is None:
@@ -255,6 +255,10 @@ class Study:
             try:
                 for letter in letters:
                     trial = self._learned(strategy, letter.answers, history, changes, trial)
+                heir = strategy.replaced()
+                if heir is not None:
+                    heir.tally, heir.begun_at = strategy.tally, strategy.tally.asked
+                    strategy = heir
                 with self._lock:
                     self._adopt(strategy, letters, history, changes, trial)
             except BaseException:
@@ -282,20 +286,20 @@ class Study:
         monitor.add_costs(
             answers.cost[good], 1 / asked.propensity[good], asked.entities[good], seen
         )
-        blind = (asked.explored > 0) & (answers.realized >= 0)
-        if strategy.watches_choices and blind.any():
-            change = monitor.add_choices(
-                asked.prescribed[blind], answers.realized[blind], strategy.tally[:2]
-            )
-            if change is not None:
-                log.info("Behaviour has changed: %s", change.what)
-                changes.append(change)
-                monitor.forget_costs()
-                strategy.changed(change)
+        strategy.take(answers)
+        change = strategy.noticed(answers)
+        if change is not None:
+            log.info("Behaviour has changed: %s", change.what)
+            changes.append(change)
+            monitor.forget_costs()
+            trial = TrialResult()
+            strategy.changed(change)
         with strategy.few_threads():
             strategy.learn(answers)
         now = strategy.centers, strategy.labels
-        if not all(np.array_equal(a, b) for a, b in zip(plan, now, strict=True)):
+        same = all(np.array_equal(a, b) for a, b in zip(plan, now, strict=True))
+        late = monitor.distortion(strategy.recost)
+        if not same or (trial.estimate is not None and contradicts(late, trial.estimate)):
             trial = TrialResult()
         _note(strategy, history, trial.estimate or strategy.monitor.distortion(strategy.recost))
         return trial
@@ -403,6 +407,13 @@ class Study:
             strategy.dismiss(fewer)
             strategy.monitor.forget_choices()
             vars(self).update(strategy=strategy, trial=TrialResult())
+
+    def hold(self, centers: FloatArray) -> None:
+        """Let the centres stand here from now on."""
+        with self._learning, self._lock:
+            strategy = self.strategy.copied()
+            strategy.hold(centers)
+            vars(self).update(strategy=strategy, trial=TrialResult(), concluded=False)
 
     def adopt_plan(self, plan: Plan, distortion: float, trial: TrialResult) -> None:
         """Put another plan in place of the learned one."""

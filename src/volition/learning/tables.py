@@ -57,7 +57,7 @@ class TableStrategy(Strategy):
     def __init__(
         self, entities: Entities, n_clusters: int, rng: np.random.Generator, *, exploration: float,
         on_change: str, batch_size: int | str, betas: tuple[float | None, float | None],
-        heir: Callable[[int | None], Strategy],
+        heir: Callable[[Entities, int | None], Strategy],
     ) -> None:  # fmt: skip
         super().__init__(entities, n_clusters, exploration, rng)
         self.on_change, self._batch_size = on_change, batch_size
@@ -151,7 +151,8 @@ class TableStrategy(Strategy):
     def successor(self, total: int | None) -> Strategy | None:
         if not self._assumes_wrongly:
             return None
-        return self._heir(None if total is None else total - self.tally.asked)
+        left = None if total is None else total - self.tally.asked
+        return self._heir(self.entities, left)
 
     def copied(self) -> Self:
         other = super().copied()

@@ -36,8 +36,10 @@ CLEARLY = float(norm.ppf(0.95))
 FAR_OFF, FAR_OFF_SHARE = 2.6, 0.01
 #: answers below which rare dear ones may be missing by chance, so that nothing is doubted
 FEWEST_TO_DOUBT = 100
-#: answers for each entity from which on all are asked more than once, and entities for each
-#: answer from which on it does not matter that they are not endless
+#: later answers that it takes to contradict a trial
+FEWEST_LATER = 30
+#: answers for each entity from which on all are asked more than once, if all count alike, and
+#: entities for each answer from which on it does not matter that they are not endless
 OFTEN, MANY = 2.0, 4.0
 #: share of questions that are about an entity which another one is about too, and how many are
 #: needed to tell chance within entities from the rest
@@ -110,17 +112,41 @@ def plain_plan(X: FloatArray, weight: FloatArray, cost: Any, K: int, seed: int) 
     return Plan(PLAIN, centers, Problem(X, cost=cost).labels(centers))
 
 
-def drawn_twice(entities: IntArray, n_entities: int) -> IntArray:
-    """Return questions of which some are about the same entity as another one.
+def enough_points(X: FloatArray, weight: FloatArray, K: int) -> bool:
+    """Whether there are as many different points as centres: k-means needs them."""
+    return len(np.unique(X[weight > 0], axis=0)) >= K
 
-    Only they tell how much an entity's answers differ by chance. That is of use where a good part
-    of all entities is asked: the rest of the spread then matters less.
+
+def drawn_twice(entities: IntArray, shares: FloatArray) -> tuple[IntArray, int]:
+    """Return questions of which the last ones are about the same entities as the first ones.
+
+    Only repeats tell how much an entity's answers differ by chance. That is of use where a good
+    part of all entities is asked: the rest of the spread then matters less. Where entities count
+    unevenly, those that are asked often anyway are not like the others, so some are repeated too.
+
+    Parameters
+    ----------
+    entities : array of shape (m,)
+        Drawn in proportion to the shares, in random order.
+    shares : array of shape (n,)
+        Shares of all entities in the mean.
+
+    Returns
+    -------
+    tuple of array of shape (m,), and int
+        Entities, and how many of the first questions come again at the end.
     """
-    n = len(entities)
-    if not n_entities / MANY < n < OFTEN * n_entities:
-        return entities
+    n, several = len(entities), round(1 / float(shares @ shares), 6)
+    if n <= several / MANY or (n >= OFTEN * several and _even(shares)):
+        return entities, 0
     again = int(TWICE * n)
-    return np.concatenate([entities[: n - again], entities[:again]])
+    return np.concatenate([entities[: n - again], entities[:again]]), again
+
+
+def _even(shares: FloatArray) -> bool:
+    """Whether all who count at all count alike."""
+    here = shares[shares > 0]
+    return bool(np.ptp(here) <= 1e-9 * here.max())
 
 
 def estimate(
@@ -129,13 +155,14 @@ def estimate(
     mean_control: float,
     who: Any = None,
     shares: FloatArray | None = None,
+    again: int = 0,
 ) -> tuple[Estimate, float]:
     """Return the mean cost, and its standard error, helped by something that goes with cost.
 
     Parameters
     ----------
     paid : array of shape (m,)
-        What answers cost; entities were drawn in proportion to their weights.
+        What answers cost, NaN where none came; entities were drawn in proportion to their weights.
     control : array of shape (m,)
         Something known of the same entities, such as what obeying costs.
     mean_control : float
@@ -145,6 +172,8 @@ def estimate(
         differences between entities, which matter only as far as not all were asked alike.
     shares : array of shape (n,), optional
         Shares of all entities in the mean; needed with ``who``.
+    again : int
+        How many of the first questions came again at the end: see `drawn_twice`.
 
     Examples
     --------
@@ -155,31 +184,48 @@ def estimate(
     >>> round(found.value, 1), error < 0.01
     (10.0, True)
     """
+    here = np.isfinite(paid)
+    left = np.full(len(paid), np.nan)
+    paid, control = paid[here], control[here]
     m = len(paid)
     if m < FEWEST:
         return Estimate(math.nan, math.nan, math.nan, m), math.nan
     off = control - control.mean()
     spread = float(off @ off)
     slope = float(off @ paid) / spread if spread > 0 else 0.0
-    left = paid - paid.mean() - slope * off
+    left[here] = gap = paid - paid.mean() - slope * off
     value = float(paid.mean()) + slope * (mean_control - float(control.mean()))
     # An answer that nobody has given yet may be as far off as costs are apart: no spread among the
     # answers is no proof that there is none.
     unseen = float(np.var(paid))
-    total = (float(left @ left) + unseen) / max(1, m - 2)
+    total = (float(gap @ gap) + unseen) / max(1, m - 2)
     variance = total / m
     if who is not None and shares is not None:
-        _, each, often = np.unique(who, return_inverse=True, return_counts=True)
-        more = m - len(often)
-        if more >= FEWEST_TWICE:
-            apart = left - (np.bincount(each, left) / often)[each]
-            within = min(total, (float(apart @ apart) + unseen) / more)
-            uneven = np.bincount(who, minlength=len(shares)) / m - shares
+        squares, repeats = _repeats(left, who, again, _even(shares))
+        if repeats >= FEWEST_TWICE:
+            within = min(total, (squares + unseen) / repeats)
+            uneven = np.bincount(who[here], minlength=len(shares)) / m - shares
             variance = within / m + (total - within) * float(uneven @ uneven)
     error = math.sqrt(variance)
     half = float(t.ppf(0.975, max(1, m - 2))) * error
     low = max(value - half, min(0.0, value)) if paid.min() >= 0 else value - half
     return Estimate(value, low, value + half, m), error
+
+
+def _repeats(left: FloatArray, who: Any, again: int, even: bool) -> tuple[float, int]:
+    """Return squares of what differs between answers of one entity, and from how many repeats.
+
+    Where all entities count alike, all repeats are of use. Otherwise the heavy ones, asked more
+    often, would have most of them: only questions that were picked to come again stand for all.
+    """
+    if even:
+        here = np.isfinite(left)
+        _, each, often = np.unique(who[here], return_inverse=True, return_counts=True)
+        apart = left[here] - (np.bincount(each, left[here]) / often)[each]
+        return float(apart @ apart), len(each) - len(often)
+    apart = left[:again] - left[len(left) - again :]
+    apart = apart[np.isfinite(apart)]
+    return float(apart @ apart) / 2, len(apart)
 
 
 def plain_is_cheaper(believed: float, learned: Tried, plain: Tried) -> bool:
@@ -193,6 +239,12 @@ def plain_is_cheaper(believed: float, learned: Tried, plain: Tried) -> bool:
     apart = learned.estimate.value - plain.estimate.value
     credit = CLEARLY if disagreement(believed, learned) is None else 0.0
     return apart > credit * math.hypot(learned.error, plain.error)
+
+
+def contradicts(later: Estimate, seen: Estimate) -> bool:
+    """Whether answers that came later say that a plan does not cost what it did in the trial."""
+    apart = later.low > seen.high or later.high < seen.low
+    return later.n_answers >= FEWEST_LATER and apart
 
 
 def disagreement(believed: float, tried: Tried) -> str | None:

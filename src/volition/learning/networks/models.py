@@ -30,10 +30,10 @@ class CostTransition(Transition):
         return self.E
 
     def realized(self, W: Tensor) -> Tensor:
-        raise TypeError("A network of costs does not know which clusters are realised.")
+        raise ValueError("A network of costs does not know which clusters are realised.")
 
     def conditional(self, prescribed: Tensor) -> Tensor:
-        raise TypeError("A network of costs does not know which clusters are realised.")
+        raise ValueError("A network of costs does not know which clusters are realised.")
 
 
 @dataclass
@@ -74,7 +74,8 @@ class NetworkAutonomy(Autonomy):
     def __init__(self, network: ADENetwork, units: Units, share: float = 1.0) -> None:
         self.network = copy.deepcopy(network).double().eval().requires_grad_(False)
         self.units, self.share = units, share
-        self._copies: dict[tuple[torch.device, torch.dtype], ADENetwork] = {}
+        own = self.network.project_points.weight
+        self._copies = {(own.device, own.dtype): self.network}
         self.numbers_per_pair = network.size.ff_dim
 
     @classmethod
@@ -87,6 +88,10 @@ class NetworkAutonomy(Autonomy):
 
     def transition(self, chunk: Chunk, Y: Tensor, cost: Cost) -> Transition:
         units, network = self.units, self._network(Y)
+        if Y.shape[1] != network.n_features:
+            raise ValueError(
+                f"The network knows {network.n_features} features, but there are {Y.shape[1]}."
+            )
         x, y = units.points(chunk.X + chunk.origin)[None], units.points(Y + chunk.origin)[None]
         D = chunk.D[None] / units.cost
         if network.head == "costs":
@@ -145,6 +150,7 @@ class CautiousAutonomy(NetworkAutonomy):
 
     def __init__(self, network: ADENetwork, units: Units, asked: Tensor, share: float = 1.0):
         super().__init__(network, units, share)
+        self._copies = {}  # a search has all of its own
         self.asked = asked
         exact = "donot_use_mm_for_euclid_dist"
         others = torch.cdist(asked, asked, compute_mode=exact).fill_diagonal_(torch.inf).amin(1)

@@ -64,7 +64,7 @@ def fit_network(
         network.linear.copy_(_four_numbers(X, replay, groups[training], cost, units))
     trainer = Trainer(network, recipe.learning_rate, recipe.weight_decay, recipe.clip)
     watched = lessons(groups[stopping])
-    train_while_better(trainer, lessons, groups[training], watched, recipe.n_layouts, rng)
+    train_while_better(trainer, lessons, groups[training], watched, recipe, rng)
     judges = lessons(groups[held])
     losses = judged(network, judges)[judges.valid]
     # The same rows, as the terms see them when they have not been fitted to them.

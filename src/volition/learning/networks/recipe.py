@@ -58,6 +58,9 @@ class Recipe:
         Batches of questions per beta [T_d].
     updates : int
         Steps of AdamW per batch of questions.
+    service_steps : int
+        Steps by which costs of being served are learned, at most; fewer while answers are few, and
+        none that no longer help.
     center_epochs : int
         Steps of the centres per beta [T_y].
     center_rate : float or None
@@ -100,6 +103,7 @@ class Recipe:
     ema: float = 0.0
     epochs: int = 15
     updates: int = 10
+    service_steps: int = 4000
     center_epochs: int = 15
     center_rate: float | None = None
     beta_min: float | None = None
@@ -113,7 +117,7 @@ class Recipe:
         self.size()
         for name in ("n_layouts", "n_samples", "n_draws", "replicas", "replay", "epochs"):
             check_integer(getattr(self, name), name, 1)
-        for name in ("updates", "center_epochs"):
+        for name in ("updates", "service_steps", "center_epochs"):
             check_integer(getattr(self, name), name, 0)
         check_scalar(self.exploration, "exploration", 0, 1)
         check_scalar(self.ema, "ema", 0, 1)

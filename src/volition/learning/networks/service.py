@@ -125,8 +125,7 @@ class ServiceFit:
         """Train while it helps with the judges' answers; return what they cost then."""
         recipe = self.recipe
         trainer = Trainer(network, recipe.learning_rate, recipe.weight_decay, recipe.clip)
-        n_groups = recipe.n_layouts
-        return train_while_better(trainer, self.lessons, pool, judges, n_groups, self.rng)
+        return train_while_better(trainer, self.lessons, pool, judges, recipe, self.rng)
 
     def _unless_fresh_is_better(
         self, network: ADENetwork, pool: IntArray, judges: Lesson, few: bool

@@ -14,14 +14,15 @@ from volition.choices.fit import clearly_better as more_likely
 from volition.io.files import expect
 from volition.learning.networks.lessons import Lesson, Lessons
 from volition.learning.networks.network import LEAST, ADENetwork
+from volition.learning.networks.recipe import Recipe
 from volition.population import IntArray
 
 CLIP = 60.0
 #: steps between looks at the held-out answers, and looks without a gain after which training ends
 LOOK, PATIENCE = 25, 3
-#: steps by which costs of being served are learned, for each group of answers and at most; groups
-#: per step; factor on the learning rate: a function of two places bears more than attention
-STEPS_PER_GROUP, SERVICE_STEPS, SERVICE_GROUPS, SERVICE_RATE = 100, 4000, 16, 3.0
+#: steps by which costs of being served are learned, for each group of answers; groups per step;
+#: factor on the learning rate: a function of two places bears more than attention
+STEPS_PER_GROUP, SERVICE_GROUPS, SERVICE_RATE = 100, 16, 3.0
 #: how tailed the scatter of costs is
 TAILS = 4.0
 #: least scatter of costs, as a share
@@ -194,7 +195,7 @@ def train_while_better(
     lessons: Lessons,
     pool: IntArray,
     judges: Lesson,
-    n_groups: int,
+    recipe: Recipe,
     rng: np.random.Generator,
 ) -> Tensor:
     """Train on groups of the pool as long as the judges' answers become likelier.
@@ -202,14 +203,15 @@ def train_while_better(
     Leaves the network as it was when they were likeliest; returns their losses then, one for each
     of their answers.
     """
+    n_groups = recipe.n_layouts
     network, told = trainer.network, judges.valid
     served = network.head == "served"
     most, rate = 20 * LOOK, 1.0
     if served:
         n_groups = SERVICE_GROUPS
-        most = min(SERVICE_STEPS, max(most, STEPS_PER_GROUP * len(pool)))
+        most = min(recipe.service_steps, max(most, STEPS_PER_GROUP * len(pool)))
         rate = 1.0 if network.attentive else SERVICE_RATE
-    look = most // 20
+    look = max(1, most // 20)
     if not served:
         told = told & judges.candidates.any(2)
 

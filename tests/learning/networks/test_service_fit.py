@@ -1,0 +1,107 @@
+import copy
+import math
+
+import numpy as np
+import pytest
+import torch
+from small_networks import SMALL, answers, shaken, unknown
+
+from volition import LogitAutonomy
+from volition.learning.networks import ADENetwork
+from volition.learning.networks.form import adjust_places, calibrate, fit_form
+from volition.learning.networks.network import LEAST
+
+
+def test_the_form_of_costs_is_found(some_groups):
+    """Costs are three times the root of the known ones; nobody says so."""
+    lesson = unknown(answers(some_groups, LogitAutonomy(1.0, 0.0, -8.0, 0.0), 200)[0])
+    lesson = lesson._replace(target=3 * (lesson.target + LEAST).sqrt() - LEAST)
+    network = ADENetwork(2, SMALL, "served")
+    fit_form(network, lesson)
+    power, factor, scatter = network.form.tolist()
+    assert power == pytest.approx(0.5, abs=0.01)
+    assert factor == pytest.approx(math.log(3), abs=0.03)
+    assert scatter < -4
+    assert network.linear[0].item() == pytest.approx(1.0, abs=0.15)
+    calibrate(network.double(), lambda some: lesson, np.arange(200), 200)
+    assert network.mean.item() == pytest.approx(1.0, abs=0.02)
+
+
+def test_what_fits_already_is_left_alone(some_groups):
+    """Few answers do not change what is known."""
+    network = ADENetwork(2, SMALL, "served")
+    with torch.no_grad():
+        network.linear.copy_(torch.tensor([1.0, 0.0, -8.0, 0.0]))
+        network.form[2] = -1.0
+    lesson = unknown(answers(some_groups, LogitAutonomy(1.0, 0.0, -8.0, 0.0), 4, width=8)[0])
+    noise = torch.randn(lesson.target.shape, generator=torch.Generator().manual_seed(0))
+    scattered = lesson.target * torch.exp(0.3 * noise)
+    before = network.linear[1:].clone(), network.form[:2].clone()
+    fit_form(network, lesson._replace(target=scattered))
+    assert torch.equal(network.linear[1:], before[0])
+    assert torch.equal(network.form[:2], before[1])
+
+
+def test_scatter_that_was_none_can_grow(some_groups):
+    """Exact costs at first, noisy ones later."""
+    lesson = unknown(answers(some_groups, LogitAutonomy(1.0, 0.0, -8.0, 0.0), 100)[0])
+    network = ADENetwork(2, SMALL, "served")
+    fit_form(network, lesson)
+    assert network.form[2].item() < -4
+    noise = torch.randn(lesson.target.shape, generator=torch.Generator().manual_seed(0))
+    fit_form(network, lesson._replace(target=lesson.target * torch.exp(0.3 * noise)))
+    assert network.form[2].item() == pytest.approx(math.log(0.3), abs=0.3)
+
+
+def test_slopes_that_are_not_there_go(some_groups):
+    """Steps of training leave a little of every slope behind; those that say nothing vanish."""
+    lesson = unknown(answers(some_groups, LogitAutonomy(1.0, 0.0, -8.0, 0.0), 100)[0])
+    noise = torch.randn(lesson.target.shape, generator=torch.Generator().manual_seed(0))
+    lesson = lesson._replace(target=lesson.target * torch.exp(0.1 * noise))
+    network = ADENetwork(2, SMALL, "served")
+    fit_form(network, lesson)
+    with torch.no_grad():  # all else is as good as it gets
+        network.linear[1], network.linear[3] = 0.02, 0.05
+    fit_form(network, lesson)
+    stay, own, pair, entity = network.linear.tolist()
+    assert (own, entity) == (0.0, 0.0)
+    assert stay == pytest.approx(1.0, abs=0.2)
+    assert pair == pytest.approx(-8.0, abs=1.5)
+
+
+def test_few_answers_correct_the_places_of_a_given_network(some_groups):
+    """The truth is the given network with other weights of its last layer; 100 answers tell."""
+    given_one = shaken("served").requires_grad_(False)
+    given_one.attentive.fill_(False)
+    given_one.linear.copy_(torch.tensor([1.0, 0.0, -2.0, 0.0]))
+    given_one.form.copy_(torch.tensor([1.0, 0.0, -3.0]))
+    truth = copy.deepcopy(given_one)
+    generator = torch.Generator().manual_seed(1)
+    noise = torch.randn(truth.service.last.weight.shape, generator=generator)
+    truth.service.last.weight += 0.03 * noise
+    lesson = unknown(answers(some_groups, LogitAutonomy(1.0, 0.0, -2.0, 0.0), 12, width=8)[0])
+    told = torch.distributions.Bernoulli(torch.tensor(0.7)).expand(lesson.prescribed.shape)
+    torch.manual_seed(0)
+    other = torch.randint(lesson.Y.shape[1], lesson.prescribed.shape)
+    realised = torch.where(told.sample() > 0, lesson.prescribed, other)
+
+    def served(network):
+        return network.log_served(lesson.X, lesson.Y, lesson.D)
+
+    cost = served(truth).exp().gather(2, realised[..., None])[..., 0] - LEAST
+    noise = torch.randn(cost.shape, generator=generator)
+    lesson = lesson._replace(target=cost * torch.exp(0.2 * noise))
+    network, others = copy.deepcopy(given_one), copy.deepcopy(given_one)
+    adjust_places(network, given_one.service.last.weight[0], lesson)
+    before, after = ((served(one) - served(truth)).square().mean() for one in (given_one, network))
+    assert after < 0.25 * before
+    # It stays near what was given, wherever it stands.
+    with torch.no_grad():
+        others.service.last.weight += 0.05 * noise.flatten()[: given_one.service.last.in_features]
+    adjust_places(others, given_one.service.last.weight[0], lesson)
+    torch.testing.assert_close(served(others), served(network), rtol=0, atol=0.02)
+    # Without answers nothing is known better.
+    adjust_places(
+        network, given_one.service.last.weight[0], lesson._replace(valid=lesson.valid & False)
+    )
+    assert (served(network) - served(truth)).square().mean() == after
