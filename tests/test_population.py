@@ -1,4 +1,5 @@
 import itertools
+import json
 
 import numpy as np
 import pandas as pd
@@ -313,3 +314,72 @@ def test_parts_of_questions_and_answers():
     np.testing.assert_array_equal(part.centers, centers[[2, 0]])
     assert Response(None, np.array([1.0, 2.0])).take([1]).cost.tolist() == [2.0]
     assert list(itertools.chain(part.entities)) == [2, 0]
+
+
+# -- questions as rows ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("columns", [(), ("ids",), ("ids", "propensity", "version")])
+def test_questions_come_back_from_records(rng, own, columns):
+    m = 7
+    given = {
+        "ids": 10**15 + rng.permutation(m),
+        "propensity": rng.random(m),
+        "version": rng.integers(0, 5, m),
+    }
+    centers = rng.normal(size=(m, 3, 2) if own else (3, 2))
+    asked = Prescriptions(
+        rng.integers(0, 50, m), rng.integers(0, 3, m), centers, **{c: given[c] for c in columns}
+    )
+    rows = json.loads(json.dumps(asked.to_records()))
+    back = Prescriptions.from_records(rows)
+    assert back == asked
+    assert back.entities.dtype == np.int64
+    for name in given:
+        assert (getattr(back, name) is None) == (name not in columns)
+    order = rng.permutation(m)[:4]
+    some = Prescriptions.from_records([rows[n] for n in order])
+    assert some == asked.take(order)
+
+
+def test_questions_are_equal_where_they_ask_the_same(Y):
+    def questions(**other):
+        given = {
+            "entities": [1, 2], "prescribed": [0, 1], "centers": Y, "ids": [5, 6],
+            "propensity": [0.5, 0.25], "version": [1, 1],
+        }  # fmt: skip
+        return Prescriptions(**(given | other))
+
+    assert questions() == questions()
+    assert questions() == questions(centers=np.stack([Y, Y]))  # one set for all, or for each
+    for other in (
+        {"entities": [1, 3]}, {"prescribed": [1, 1]}, {"centers": Y + 1}, {"centers": Y[:2]},
+        {"centers": np.stack([Y, Y + 1])}, {"ids": [5, 7]}, {"ids": None}, {"version": [1, 2]},
+        {"propensity": [0.5, 0.5]},
+    ):  # fmt: skip
+        assert questions() != questions(**other)
+    assert questions() != "questions"
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(questions())
+
+
+@pytest.mark.parametrize(
+    ("records", "message"),
+    [
+        ([], "There are no records"),
+        ([{"entity": 1, "centers": [[0.0]]}], "Some records have no 'prescribed'"),
+        ([{"entity": 1, "prescribed": 0}], "must have 'centers'"),
+        (
+            [
+                {"entity": 1, "prescribed": 0, "centers": [[0.0]], "id": 3},
+                {"entity": 1, "prescribed": 0, "centers": [[0.0]]},
+            ],
+            "Some records have no 'id'",
+        ),
+        ([{"entity": "a", "prescribed": 0, "centers": [[0.0]]}], "entities must hold whole"),
+    ],
+)
+def test_records_that_are_no_questions(records, message):
+    with pytest.raises(ValueError, match=message):
+        Prescriptions.from_records(records)

@@ -518,13 +518,14 @@ class Learner(
         """What the learned plan was believed to cost when it was tried."""
         return self._begun().trial.believed
 
-    def transform(self, X: Any = None, covariates: Any = None) -> FloatArray:
-        """Return the expected cost of prescribing j to i as learned, shape (n, K).
+    def transform(self, X: Any, covariates: Any = None) -> FloatArray:
+        """Return the expected cost of prescribing j to i as learned, shape (m, K).
 
         Parameters
         ----------
-        X : array of shape (m, d), optional
-            Entities; those of the fit, each as its own answers tell, by default.
+        X : array of shape (m, d)
+            Entities of which only the features are known. For those of the fit, each as its own
+            answers tell, see `expected_costs`.
         covariates : array of shape (m, c), optional
             Theirs, where choices depend on them.
 
