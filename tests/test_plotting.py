@@ -168,7 +168,7 @@ def test_learning_is_drawn_against_interactions(learner):
     assert {"according to what was learned", "optimum for known p", "change noticed"} <= set(labels)
     line = ax.get_lines()[0]
     np.testing.assert_array_equal(line.get_xdata(), np.arange(500, 6001, 500))
-    np.testing.assert_allclose(line.get_ydata()[-1], learner.history_[-1]["distortion"])
+    np.testing.assert_allclose(line.get_ydata()[-1], learner.history_[-1].distortion)
     with pytest.raises(ValueError, match="has not been told anything"):
         plot_learning(TabularClustering(2).start([[0.0], [1.0]]))
 
@@ -239,7 +239,7 @@ def test_training_of_few_fits_is_seen(four_groups):
     model.start(X)
     asked = model.ask(50)
     model.tell(asked, people.respond(asked.entities, asked.prescribed, asked.centers))
-    assert math.isnan(model.history_[-1]["distortion"])  # nothing has been learned
+    assert math.isnan(model.history_[-1].distortion)  # nothing has been learned
     plot_training(model)
     model.fit(X, population=people)
     assert model.head_ == "served"
@@ -265,7 +265,7 @@ def test_the_loss_of_choices_is_their_mean_surprise(four_groups):
         torch.from_numpy(replay.centers[rows[0]]), SquaredEuclidean(),
     ).numpy()  # fmt: skip
     surprise = -np.log((p * replay.matches[rows]).sum(1)).mean()
-    assert model.history_[-1]["loss"] == pytest.approx(surprise, rel=1e-4)
+    assert model.history_[-1].loss == pytest.approx(surprise, rel=1e-4)
 
 
 def test_attention_has_a_map_per_centre(four_groups):

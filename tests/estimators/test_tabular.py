@@ -266,8 +266,8 @@ def test_the_end_of_a_fit_is_in_its_history(X, people):
     model = TabularClustering(K, n_interactions=3000, random_state=0)
     assert model.start(X).stop_reason_ is None
     model.fit(X, population=people)
-    assert model.history_[-1]["distortion"] == model.distortion_
-    when = [line["interactions"] for line in model.history_]
+    assert model.history_[-1].distortion == model.distortion_
+    when = [line.interactions for line in model.history_]
     assert when == sorted(set(when))
 
 
@@ -294,9 +294,9 @@ def test_a_long_history_keeps_its_ends(X, people, monkeypatch, batches):
     model = TabularClustering(K, n_interactions=50 * batches, batch_size=50, random_state=0)
     model.fit(X, population=people)
     assert len(model.history_) <= 20
-    when = [line["interactions"] for line in model.history_]
+    when = [line.interactions for line in model.history_]
     assert (when[0], when[-1]) == (50, 50 * batches)
-    assert model.history_[-1]["distortion"] == model.distortion_
+    assert model.history_[-1].distortion == model.distortion_
 
 
 def test_ctrl_c_ends_a_fit_and_keeps_what_was_learned(X, people, tmp_path):

@@ -216,7 +216,7 @@ def test_costs_that_become_negative_are_learned_from_the_beginning(X):
     model = ADENClustering(K, preset=quick(), n_interactions=9000, random_state=0).start(X)
     while model.n_interactions_ < 2500:
         model.partial_fit(population=people)
-    assert (model.head_, model.history_[-1]["stage"]) == ("served", 1)
+    assert (model.head_, model.history_[-1].stage) == ("served", 1)
     people.gain = 0.2
     while model.head_ == "served":
         model.partial_fit(population=people)

@@ -190,12 +190,12 @@ def test_a_budget_is_spent_on_the_same_stages_whatever_is_lost(X, loss):
             asked = open_questions.pop(0)
             model.tell(asked, people.respond(asked.entities, asked.prescribed, asked.centers))
             model.learn()
-            stages.append(model.history_[-1]["stage"])
+            stages.append(model.history_[-1].stage)
     assert model.n_interactions_ == 900
     assert stages[-1] <= 3
     before = model.n_answers_
     model.conclude()
-    assert model.history_[-1]["answers"] == before
+    assert model.history_[-1].answers == before
     assert model.labels_.min() >= 0
 
 
@@ -221,9 +221,9 @@ def test_the_last_answers_of_a_budget_say_what_the_centres_cost(X):
     true = distortion(X, model.cluster_centers_, DRIVERS, model.labels_, metric=streets)
     assert abs(seen.value - true) < 2 * (seen.high - seen.low)
     # Later answers are learned from again.
-    stage = model.history_[-1]["stage"]
+    stage = model.history_[-1].stage
     model.partial_fit(population=people, n_interactions=1000)
-    assert model.history_[-1]["stage"] > stage
+    assert model.history_[-1].stage > stage
 
 
 def test_how_others_choose_is_not_taken_over(X):

@@ -461,7 +461,7 @@ model.fit(X, population=people, checkpoint=checkpoint, checkpoint_every=0, resum
           on_batch=after)
 np.savez(out, centers=model.cluster_centers_, table=model.expected_costs(), labels=model.labels_,
          counts=[model.n_interactions_, model.n_answers_],
-         history=[line["distortion"] for line in model.history_])
+         history=[line.distortion for line in model.history_])
 """
 
 
