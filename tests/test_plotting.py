@@ -221,7 +221,7 @@ def test_training_shows_loss_beta_and_gap(four_groups):
     model = learned(four_groups[::10], head="costs")
     left, right, beta = plot_training(model, optimum=0.05).axes[:3]
     line = left.lines[0].get_xydata()
-    np.testing.assert_allclose(line[:, 1], [row["loss"] for row in model.history_])
+    np.testing.assert_allclose(line[:, 1], [row.loss for row in model.history_])
     assert left.get_yscale() == beta.get_yscale() == "log"
     (gap,) = right.child_axes
     gap.figure.canvas.draw()
