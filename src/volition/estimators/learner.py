@@ -190,6 +190,8 @@ class Learner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, B
         if reason == "the budget is spent":
             reason = self._spent(total)
         self.stop_reason_ = reason
+        if save is not None and study.concluded:
+            save()
         if fit.stopped is None:
             for doubt in [*self._notes(), *study.strategy.doubts(), *study.trial.doubts()]:
                 warnings.warn(doubt, UnreliableWarning, stacklevel=2)
@@ -448,13 +450,14 @@ class Learner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, B
         """What the learned plan was believed to cost when it was tried."""
         return self._begun().trial.believed
 
-    def transform(self, X: Any = None, covariates: Any = None) -> FloatArray:
+    def transform(self, X: Any, covariates: Any = None) -> FloatArray:
         """Return the expected cost of prescribing j to i as learned, shape (n, K).
 
         Parameters
         ----------
-        X : array of shape (m, d), optional
-            Entities; those of the fit, each as its own answers tell, by default.
+        X : array of shape (m, d)
+            Entities of which only the features are known; see `expected_costs` for those of the
+            fit, each as its own answers tell.
         covariates : array of shape (m, c), optional
             Theirs, where choices depend on them.
 

@@ -68,7 +68,10 @@ class Fit:
     stopped: str | None = None
 
     def run(self) -> str:
-        """Learn until the strategy knows enough, then try its plan; return why it ended."""
+        """Learn until the strategy knows enough, then try its plan; return why it ended.
+
+        Whoever has called this writes the last checkpoint, which says why.
+        """
         logged = hasattr(self.population, "replay")
         self._check_size()
         try:
@@ -91,8 +94,6 @@ class Fit:
         if not self.study.concluded:
             self.study.conclude()
             self.study.concluded = not early
-        if self.save is not None and self.study.concluded:
-            self.save()
         return reason
 
     def run_some(self, n: int) -> None:
