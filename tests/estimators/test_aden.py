@@ -99,15 +99,14 @@ def by_place(X, Y):
 def test_the_network_learns_what_distances_do_not_say(X, tmp_path):
     truth = CallableAutonomy(by_place)
     people = SimulatedPopulation(X, truth, reveal="cost", random_state=1)
-    model = ADENClustering(K, preset=QUICK, n_interactions=4600, random_state=0)
+    model = ADENClustering(K, n_interactions=7000, random_state=0)
     model.fit(X, population=people)
     assert isinstance(model.model_, NetworkAutonomy)
-    assert gap(model, X, truth) < 3
+    assert gap(model, X, truth) < 5
     # What it has learned starts another problem.
     path = model.save_network(tmp_path / "n.safetensors")
-    other = ADENClustering(3, network=path, n_interactions=4600, tol=0.0, random_state=0)
-    assert other.fit(X, population=people).head_ == "choices"
-    assert other.transferred_ == (other.network_ is not None)
+    other = ADENClustering(3, network=path, random_state=0).start(X)
+    assert (other.head_, other.network_) == ("choices", None)
 
 
 def test_a_network_of_choices_that_does_not_help_is_not_used(X, people):

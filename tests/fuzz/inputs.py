@@ -40,8 +40,8 @@ from volition import (
     save_autonomy,
     save_model,
 )
-from volition.io.files import checksum
 from volition.estimators import Learner
+from volition.io.files import checksum
 from volition.learning.networks import ADENetwork, NetworkSize, load_network, save_network
 from volition.metrics import distortion
 from volition.outputs import plain_text
@@ -525,7 +525,7 @@ def _of_model(model: Any) -> Any:
 
 
 def _of_learner(model: Any) -> Any:
-    return model.labels_.tolist(), model.expected_costs().tolist(), model._table.tolist()
+    return model.labels_.tolist(), model.expected_costs().tolist(), repr(model.regret())
 
 
 def _of_choices(model: Any) -> Any:
