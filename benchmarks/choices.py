@@ -17,7 +17,6 @@ from behaviours import INSIDE, OUTSIDE, make_log, make_town, today_of
 from common import SHARED, THREADS, published, report
 from rich.progress import track
 from sklearn.cluster import KMeans
-from volition.learning.choice import read_log
 
 from volition import (
     AutonomyAwareClustering,
@@ -28,11 +27,12 @@ from volition import (
     SimulatedPopulation,
 )
 from volition.autonomy import Autonomy
-from volition.choices import ChoiceAutonomy, fit_choices, parameters
+from volition.choices import ChoiceAutonomy, Choices, fit_choices, parameters
 from volition.choices.decision import MOVED, TODAY
 from volition.datasets import load_four_groups, load_utd19_london
 from volition.portfolio import Search
 from volition.problem import Problem
+from volition.records import read_records
 
 X = load_four_groups().data
 
@@ -209,7 +209,8 @@ def one_cover(job: tuple[int, int]) -> dict[str, bool]:
     problem = Problem(X, autonomy=autonomy)
     true = {"kappa": kappa, "zeta / T": 1 / T, "gamma / T": gamma / T, "T": T, "gamma": gamma}
     log, policy, chance = log_of(X, autonomy, today, 3000, seed)
-    choices = read_log(X, log, today)
+    records = read_records(log, X, today[None], problem.cost)
+    choices = Choices(*records[:4], layouts=today[None])
     fit = fit_choices(X, choices, problem.cost, problem.cost_scale, family="distance")
     hits = {p.name: bool(p.low <= true[p.name] <= p.high) for p in parameters(fit)}
     if seed >= COVER_SEARCHED:
@@ -218,7 +219,7 @@ def one_cover(job: tuple[int, int]) -> dict[str, bool]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model.fit_log(X, log, today)
-    centers, labels = model._moved
+    centers, labels = model._plans.moved
     logged, worth = model.worth({MOVED: (centers, labels)}, propensity=chance)
     now = float((policy * problem.expected_costs(today)).sum(1).mean())
     then = problem.distortion(centers, labels)
@@ -313,7 +314,7 @@ def one_log(job: tuple[str, int]) -> dict[str, Any]:
         first, row = rows[0], rows[-1]
     now = town.true_cost(today, policy)
     then = now if plan[1] is None else town.true_cost(*plan)
-    best = min(now, town.true_cost(*model._moved))
+    best = min(now, town.true_cost(*model._plans.moved))
     return {
         "kind": kind,
         "seed": seed,

@@ -112,16 +112,15 @@ def rate() -> None:
         model = TabularClustering(
             K, estimate="costs", q_step=RobbinsMonro(power), exploration=1.0, random_state=0,
             beta_min=1.0, beta_max=1.0, n_interactions=10**9,
-        ).start(X)  # fmt: skip
-        model.cluster_centers_ = Y.copy()
-        model._move_centers = lambda *args: None  # the centres stay: q alone is watched
+        ).start(X, centers=Y)  # fmt: skip
         people = SimulatedPopulation(X, autonomy_proba=p, random_state=0)
         goals = [2**e * N * K for e in range(1, 9)]
         for goal in goals:
             while people.n_interactions < goal:
                 asked = model.ask(N)
-                model.tell(asked, people.respond(asked.entities, asked.prescribed, asked.centers))
-            q = model._expected(slice(None), model._distances())
+                answer = people.respond(asked.entities, asked.prescribed, asked.centers)
+                model.tell(asked, answer).learn()
+            q = model.expected_costs()
             rows.append(
                 {
                     "power": power,
@@ -210,18 +209,18 @@ def robust() -> None:
                 )
                 model = TabularClustering(K, random_state=seed).start(X)
                 late = []
-                while not model._enough():
+                while not model.enough():
                     q = model.ask()
                     r = people.respond(q.entities, q.prescribed, q.centers)
                     if not faulty:
-                        model.tell(q, r)
+                        model.tell(q, r).learn()
                         continue
                     order = rng.permutation(len(q))
                     order = np.concatenate([order, order[: len(order) // 10]])
                     late.append((q.take(order), r.take(order)))
                     if len(late) > 3:  # told three batches later, and not in turn
-                        model.tell(*late.pop(int(rng.integers(len(late)))))
-                model._conclude(thoroughly=True)
+                        model.tell(*late.pop(int(rng.integers(len(late))))).learn()
+                model.conclude()
                 gaps[faulty], asked[faulty] = truth.gap(model), model.n_interactions_
             rows.append(
                 {

@@ -8,6 +8,7 @@ import torch
 from volition import (
     ADENClustering,
     AutonomyAwareClustering,
+    ChoiceClustering,
     DistanceAutonomy,
     FixedAutonomy,
     Recipe,
@@ -16,7 +17,6 @@ from volition import (
     anneal,
 )
 from volition.costs import SquaredEuclidean
-from volition.learning.networks.training import judged
 from volition.metrics import distortion
 from volition.plotting import (
     ClusteringDisplay,
@@ -247,9 +247,7 @@ def test_training_of_few_fits_is_seen(four_groups):
     (line,) = left.lines
     assert len(line.get_xdata())
     assert line.get_marker() == "o"
-    lesson = model._lessons(np.arange(model._replay.n_groups))
-    surprise = judged(model.network_, lesson)[lesson.valid].mean()
-    assert line.get_ydata()[-1] == pytest.approx(float(surprise), rel=1e-5)
+    assert line.get_ydata()[-1] == model.history_[-1].loss
     learned = right.lines[0]
     assert learned.get_ydata()[-1] == model.distortion_
 
@@ -257,15 +255,16 @@ def test_training_of_few_fits_is_seen(four_groups):
 def test_the_loss_of_choices_is_their_mean_surprise(four_groups):
     """By definition: minus the mean logarithm of the chance of what was chosen."""
     X = four_groups[::10]
-    model = learned(X, head="choices")
-    replay = model._replay.take(np.arange(model._replay.n_groups))
-    rows = np.nonzero(replay.valid)
+    people = SimulatedPopulation(X, DistanceAutonomy(0.3, temperature=0.01), random_state=0)
+    model = ChoiceClustering(4, random_state=0)
+    model.partial_fit(X, population=people, n_interactions=2000)
+    asked = model.choices_
     p = model.model_.conditional_each(
-        torch.from_numpy(X[replay.entities[rows]]), torch.from_numpy(replay.prescribed[rows]),
-        torch.from_numpy(replay.centers[rows[0]]), SquaredEuclidean(),
+        torch.from_numpy(X[asked.entities]), torch.from_numpy(asked.prescribed),
+        torch.from_numpy(asked.layouts[asked.layout]), SquaredEuclidean(),
     ).numpy()  # fmt: skip
-    surprise = -np.log((p * replay.matches[rows]).sum(1)).mean()
-    assert model.history_[-1].loss == pytest.approx(surprise, rel=1e-4)
+    surprise = -np.log(p[np.arange(len(p)), asked.realized]).mean()
+    assert model.history_[-1].loss == pytest.approx(surprise, rel=1e-6)
 
 
 def test_attention_has_a_map_per_centre(four_groups):

@@ -30,7 +30,9 @@ def test_newer_answers_can_contradict_a_trial():
     elsewhere = FixedAutonomy((1 - np.eye(3)) / 2)
     for law, stays in ((NEAR, True), (elsewhere, False)):
         asked = model.ask(60)
-        model.tell(asked, people(law).respond(asked.entities, asked.prescribed, asked.centers)).learn()
+        model.tell(
+            asked, people(law).respond(asked.entities, asked.prescribed, asked.centers)
+        ).learn()
         now = model.distortion_estimate()
         assert (now == tried) == stays
     assert now.low > tried.high

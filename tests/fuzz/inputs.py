@@ -569,7 +569,7 @@ def _of_model(model: Any) -> Any:
 
 
 def _of_learner(model: Any) -> Any:
-    return model.labels_.tolist(), model.expected_costs().tolist(), model._table.tolist()
+    return model.labels_.tolist(), model.expected_costs().tolist(), repr(model.regret())
 
 
 def _of_choices(model: Any) -> Any:

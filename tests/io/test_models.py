@@ -11,8 +11,8 @@ from volition import (
     AutonomyAwareClustering,
     ChoiceClustering,
     DistanceAutonomy,
-    LogitAutonomy,
     LoyalAutonomy,
+    Recipe,
     RobbinsMonro,
     SimulatedPopulation,
     TabularClustering,
@@ -22,6 +22,7 @@ from volition import (
     save_model,
 )
 from volition.autonomy import RowAutonomy
+from volition.choices import ChoiceAutonomy
 from volition.costs import Haversine, SquaredEuclidean
 from volition.learning.networks import ADENetwork, NetworkAutonomy, NetworkSize, Units
 from volition.learning.networks.models import CautiousAutonomy
@@ -80,14 +81,18 @@ def test_matrices_of_single_entities_are_saved(tmp_path, dtype):
     np.testing.assert_array_equal(costs(again), costs(model))
 
 
-@pytest.mark.parametrize("head", ["costs", "choices"])
+@pytest.mark.parametrize("head", HEADS)
 def test_what_aden_has_learned_is_used_elsewhere(tmp_path, head):
     people = SimulatedPopulation(X, TRUTH, reveal="cost", random_state=0)
-    learner = ADENClustering(3, head=head, random_state=0).start(X)
+    recipe = Recipe(hidden_dim=8, ff_dim=8, n_heads=2, service_steps=50)
+    learner = ADENClustering(3, preset=recipe, head=head, random_state=0).start(X)
     while learner.model_ is None or learner.n_answers_ < 500:
         told(learner, people, 500)
     model = learner.model_
-    assert type(model) in (NetworkAutonomy, LogitAutonomy)
+    assert type(model) is (ChoiceAutonomy if head == "choices" else NetworkAutonomy)
+    np.testing.assert_array_equal(
+        Problem(X, autonomy=model).expected_costs(learner.cluster_centers_), learner.transform(X)
+    )
     again = load_autonomy(save_autonomy(model, tmp_path / "a.safetensors"))
     np.testing.assert_array_equal(costs(again), costs(model))
     fits = [
@@ -168,7 +173,8 @@ def fitted(cls, **params):
 
 def told(learner, people, n):
     asked = learner.ask(n)
-    return learner.tell(asked, people.respond(asked.entities, asked.prescribed, asked.centers))
+    answer = people.respond(asked.entities, asked.prescribed, asked.centers)
+    return learner.tell(asked, answer).learn()
 
 
 @pytest.mark.parametrize("cls", MODELS)

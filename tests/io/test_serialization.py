@@ -44,13 +44,10 @@ from volition.io.serialization import (
     unflatten,
     write,
 )
-from volition.learning.networks import ADENetwork, NetworkAutonomy, NetworkSize, Units
-from volition.learning.networks.observed import Cheapest
-from volition.learning.networks.training import LogitFit
-from volition.learning.ledger import Ledger
 from volition.learning.monitor import Change, Estimate
+from volition.learning.networks import ADENetwork, NetworkAutonomy, NetworkSize, Units
 from volition.learning.probe import Assumption
-from volition.learning.trial import Tried
+from volition.learning.trial import TrialResult, Tried
 from volition.portfolio import Candidate
 from volition.schedules import Critical, Explicit, Geometric
 from volition.solvers import Armijo, FixedPoint, Gradient
@@ -155,12 +152,6 @@ def fitted():
     return ChoiceFit(choices(), stay, away, [Trial("stay", ("constant",), -1.0, 0.1, True)], 9)
 
 
-def ledger():
-    found = Ledger()
-    found.issue(np.array([5, 6]), np.array([0, 1]), np.ones(2), np.ones(2), np.zeros(2))
-    return found
-
-
 BASIS = Basis(np.zeros(2), np.ones(2), np.ones((3, 2)), 0.5)
 OBJECTS = [
     Passive(),
@@ -203,11 +194,8 @@ OBJECTS = [
     network(),
     network("served", double=True),
     network("costs"),
-    LogitFit(np.ones(4), 0.5),
     NetworkAutonomy(network("served"), UNITS, share=0.5),
-    Cheapest(),
-    Cheapest(np.ones((2, 2)), ESTIMATE),
-    ledger(),
+    TrialResult((Tried("learned", ESTIMATE, 0.5),), "k-means", 2.0),
     torch.device("cpu"),
     slice(1, 2),
 ]

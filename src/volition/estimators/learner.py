@@ -201,6 +201,8 @@ class Learner(
         reason = fit.run()
         root.call_on_fit_task_end(estimator=self, X=study.entities.X)
         self.stop_reason_ = self._in_full(reason)
+        if save is not None and study.concluded:
+            save()  # it says why the fit has ended
         if fit.stopped is None:
             for doubt in [*self._notes(), *study.strategy.doubts(), *study.trial.doubts()]:
                 warnings.warn(doubt, UnreliableWarning, stacklevel=2)

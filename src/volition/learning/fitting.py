@@ -70,7 +70,10 @@ class Fit:
     stopped: str | None = None
 
     def run(self) -> str:
-        """Learn until the strategy knows enough, then try its plan; return why it ended."""
+        """Learn until the strategy knows enough, then try its plan; return why it ended.
+
+        Whoever has called this writes the last checkpoint, which says why.
+        """
         study, logged, tried = self.study, hasattr(self.population, "replay"), False
         self._check_size()
         try:
@@ -97,8 +100,6 @@ class Fit:
         if not study.concluded and not tried:
             study.conclude()
             study.concluded = not early
-        if not early:
-            self._save()
         return reason
 
     def _save(self) -> None:

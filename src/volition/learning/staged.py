@@ -450,13 +450,14 @@ class StagedStrategy(Strategy):
             "memory": self.memory.state(),
             "drift": self.drift.state(),
             "showing": self.showing.state(),
+            "wanted": self.wanted,
             "kind": None if responses is None else type(responses).__name__,
             "responses": None if responses is None else responses.state(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         self.restore_plan(state)
-        for name in ("stage", "told", "finished", "scale", "cost_unit", "region"):
+        for name in ("stage", "told", "finished", "scale", "cost_unit", "region", "wanted"):
             setattr(self, name, state[name])
         self.memory = Memory.from_state(state["memory"])
         self.drift = DriftMonitor.from_state(state["drift"])

@@ -476,8 +476,9 @@ class Study:
     def restore(self, state: dict[str, Any]) -> None:
         """Go back to a saved `state`; the strategy is a new one for the same entities."""
         strategy = self.strategy
-        strategy.rng.bit_generator.state = state["rng"]
         strategy.restore(state["strategy"])
+        # Making parts anew may have drawn some.
+        strategy.rng.bit_generator.state = state["rng"]
         strategy.tally = Tally(*state["tally"])
         vars(self).update(
             ledger=Ledger.from_state(state["ledger"]),

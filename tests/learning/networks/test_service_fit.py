@@ -27,6 +27,17 @@ def test_the_form_of_costs_is_found(some_groups):
     assert network.mean.item() == pytest.approx(1.0, abs=0.02)
 
 
+def test_the_mean_of_costs_is_that_of_the_centres_that_were_used(some_groups):
+    """Choices that happen to be dear do not make costs dear."""
+    lesson, _ = answers(some_groups, LogitAutonomy(-3.0), 20)  # most do not obey
+    network = ADENetwork(2, SMALL, "served").double()
+    with torch.no_grad():
+        network.linear[0] = 3.0  # the network believes that they do
+    dear = lesson._replace(target=1.5 * (lesson.target + LEAST) - LEAST)
+    calibrate(network, lambda some: dear, np.arange(20), 20)
+    assert network.mean.item() == pytest.approx(1.5)
+
+
 def test_what_fits_already_is_left_alone(some_groups):
     """Few answers do not change what is known."""
     network = ADENetwork(2, SMALL, "served")

@@ -72,21 +72,33 @@ class TermsModel(ResponseModel):
         choices = memory.choices()
         self.loyalty = None
         self._fit(choices, entities, stage, rng, memory.cost_unit)
-        if self.from_log or self.family != "auto":
+        if self.from_log or len(choices.entities) == 0:
             return
-        n, dice = len(entities), np.random.default_rng(0)
         p = self._likelihood(choices, entities)
+        if self.family == "auto":
+            p = self._find_loyalty(choices, p, entities, stage, rng, memory.cost_unit)
+        self.loss = float(-np.log(np.maximum(p, 1e-300)).mean())
+
+    def _find_loyalty(
+        self, choices: Choices, p: FloatArray, entities: Entities, stage: int,
+        rng: np.random.Generator, cost_unit: float,
+    ) -> FloatArray:  # fmt: skip
+        """Look for entities that keep to centres of their own; return how likely choices are."""
+        n, dice = len(entities), np.random.default_rng(0)
         found = loyalty_if_clear(choices, p, n)
         if found is None:
-            return
+            return p
         # The model is then of the other choices, and the two are fitted in turns: choices are left
         # out as likely as they are ones of loyalty.
         for _ in range(TURNS):
             kept = dice.random(len(p)) < shares_of_others(choices, p, found)
-            self._fit(choices.take(kept), entities, stage, rng, memory.cost_unit)
+            self._fit(choices.take(kept), entities, stage, rng, cost_unit)
             p = self._likelihood(choices, entities)
             found = fit_loyalty(choices, p, n)
         self.loyalty = found
+        own = found[choices.entities]
+        rest: FloatArray = own[np.arange(len(p)), choices.realized] + (1 - own.sum(1)) * p
+        return rest
 
     def _fit(
         self, choices: Choices, entities: Entities, stage: int, rng: np.random.Generator,
@@ -157,6 +169,7 @@ class TermsModel(ResponseModel):
         return {
             "from_log": self.from_log,
             "network_at": self._network_at,
+            "loss": self.loss,
             "loyalty": self.loyalty,
             "fit": None if self.fitted is None else self.fitted,
             "network": self.others if isinstance(self.others, NetworkAutonomy) else None,
@@ -164,7 +177,7 @@ class TermsModel(ResponseModel):
 
     def restore(self, state: dict[str, Any], entities: Entities) -> None:
         self.from_log, self._network_at = state["from_log"], state["network_at"]
-        self.loyalty = state["loyalty"]
+        self.loyalty, self.loss = state["loyalty"], state["loss"]
         if state["fit"] is not None:
             fitted: ChoiceFit = state["fit"]
             self.fitted = fitted.for_entities(entities.covariates)

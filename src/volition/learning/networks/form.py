@@ -14,6 +14,7 @@ from volition.learning.networks.network import LEAST, ADENetwork
 from volition.learning.networks.training import (
     CLIP,
     LEAST_SCATTER,
+    among,
     log_choices,
     served_and_choices,
     surprise_nearby,
@@ -168,7 +169,9 @@ def calibrate(network: ADENetwork, lessons: Lessons, groups: IntArray, n_groups:
         with torch.no_grad():
             served, log_p = served_and_choices(network, lesson)
             told = lesson.valid & lesson.target.isfinite()
-            expected += float(((served + log_p).exp().sum(2) * told).sum())
+            # Who was seen to use a centre pays for that one.
+            used = among(log_p, lesson).log_softmax(2)
+            expected += float(((served + used).exp().sum(2) * told).sum())
         target = torch.where(told, lesson.target, 0.0)
         seen += float(((target / network.unit + LEAST) * told).sum())
     network.mean.fill_(seen / expected if expected > 0 and seen > 0 else 1.0)

@@ -77,15 +77,15 @@ def surprise_nearby(
     density = -(TAILS + 1) / 2 * torch.log1p((off / scatter.exp()).square() / TAILS) - scatter
     # A choice that was told without its cost counts as a choice.
     joint = log_p + density * told[..., None]
-    return -_among(joint, lesson).logsumexp(2) * lesson.valid
+    return -among(joint, lesson).logsumexp(2) * lesson.valid
 
 
 def _surprise(log_p: Tensor, lesson: Lesson) -> Tensor:
     told = lesson.valid & lesson.candidates.any(2)
-    return -_among(log_p, lesson).logsumexp(2) * told
+    return -among(log_p, lesson).logsumexp(2) * told
 
 
-def _among(log_p: Tensor, lesson: Lesson) -> Tensor:
+def among(log_p: Tensor, lesson: Lesson) -> Tensor:
     """Return logarithms of probabilities, minus infinity for clusters that cannot have served."""
     told = lesson.valid & lesson.candidates.any(2)
     # Rows without an answer take part as sure ones, so that no gradient is undefined.
