@@ -106,9 +106,7 @@ class WatchedAnswers:
         m, shape = len(self.prescribed), self.costs.shape
         sizes = [len(v) for v in (self.entities, self.realized, self.cost) if v is not None]
         if self.costs.ndim != 2 or {m, *sizes} != {shape[0]} or self.apart.shape != shape:
-            raise ValueError(
-                f"Answers differ in length: costs have shape {shape}, {m} prescribed."
-            )
+            raise ValueError(f"Answers differ in length: costs have shape {shape}, {m} prescribed.")
         if self.centers.ndim not in (2, 3) or self.centers.shape[-2] != shape[1]:
             raise ValueError(f"centers have shape {self.centers.shape}, costs {shape}.")
 
