@@ -269,8 +269,8 @@ class Study:
             if not letters:
                 return False
             with self._lock:
-                strategy, seed = self.strategy.copied(), self.strategy.rng.bit_generator.state
-                strategy.tally = self.tally
+                before, strategy = self.strategy, self.strategy.copied()
+                strategy.tally, seed = self.tally, before.rng.bit_generator.state
             history, changes, trial = list(self.history), list(self.changes), self.trial
             try:
                 for letter in letters:
@@ -278,11 +278,10 @@ class Study:
                 heir = strategy.replaced()
                 if heir is not None:
                     heir.tally, heir.begun_at = strategy.tally, strategy.tally.asked
-                    strategy = heir
                 with self._lock:
-                    self._adopt(strategy, letters, history, changes, trial)
+                    self._adopt(heir or strategy, letters, history, changes, trial)
             except BaseException:
-                self._give_up(strategy, seed)
+                self._give_up(before, strategy, seed)
                 raise
             return True
 
@@ -324,11 +323,11 @@ class Study:
         _note(strategy, history, trial.estimate or strategy.monitor.distortion(strategy.recost))
         return trial
 
-    def _give_up(self, strategy: Strategy, seed: Any) -> None:
-        """Put back what a copy has changed that failed before it took the strategy's place."""
-        if self.strategy is not strategy:
+    def _give_up(self, before: Strategy, strategy: Strategy, seed: Any) -> None:
+        """Put back what a copy has changed, if it failed before anything took its place."""
+        if self.strategy is before:
             strategy.undo()
-            self.strategy.rng.bit_generator.state = seed
+            before.rng.bit_generator.state = seed
 
     def _adopt(
         self, strategy: Strategy, letters: tuple[Letter, ...], history: list[Any],
@@ -360,7 +359,8 @@ class Study:
         self.learn()
         with self._learning:
             with self._lock:
-                strategy, seed = self.strategy.copied(), self.strategy.rng.bit_generator.state
+                before, strategy = self.strategy, self.strategy.copied()
+                seed = before.rng.bit_generator.state
             history, plan = list(self.history), (strategy.centers, strategy.labels)
             try:
                 with strategy.few_threads():
@@ -378,7 +378,7 @@ class Study:
                     strategy.tally = self.tally  # questions may have been asked meanwhile
                     vars(self).update(strategy=strategy, history=history, trial=trial)
             except BaseException:
-                self._give_up(strategy, seed)
+                self._give_up(before, strategy, seed)
                 raise
 
     def hand_over(self, heir: Strategy) -> None:
