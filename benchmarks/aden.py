@@ -24,10 +24,6 @@ from common import RESULTS, SHARED, THREADS, published, report
 from rich.progress import Progress, track
 from sklearn.datasets import make_blobs
 from torch import nn
-from volition.learning.aden import PRESETS, ADENetwork, Units
-from volition.learning.aden.lessons import prepare
-from volition.learning.aden.replay import Batch
-from volition.learning.aden.training import Trainer
 
 from volition import (
     ADENClustering,
