@@ -225,7 +225,8 @@ def _parameters(cls: type) -> tuple[str, ...]:
 
 def _arguments(value: Any) -> dict[str, Any]:
     """Return what an object's constructor takes, from its attributes."""
-    return {name: getattr(value, name) for name in _parameters(type(value))}
+    cls: Any = type(value)
+    return {name: getattr(value, name) for name in _parameters(cls)}
 
 
 def constructed(cls: type, state: dict[str, Any]) -> Any:
