@@ -28,14 +28,11 @@ from safetensors import safe_open
 
 import volition.cli
 from volition import (
-    ADENClustering,
     AutonomyAwareClustering,
     ChoiceAutonomy,
     ChoiceClustering,
     DistanceAutonomy,
     FixedAutonomy,
-    LoyalAutonomy,
-    Recipe,
     SimulatedPopulation,
     TabularClustering,
     load_autonomy,
@@ -45,17 +42,9 @@ from volition import (
 )
 from volition.estimators import Learner
 from volition.io.files import checksum
-from volition.learning.networks import (
-    ADENetwork,
-    NetworkAutonomy,
-    NetworkSize,
-    Units,
-    load_network,
-    save_network,
-)
+from volition.learning.networks import ADENetwork, NetworkSize, load_network, save_network
 from volition.metrics import distortion
 from volition.outputs import plain_text
-from volition.problem import Problem
 from volition.reproduce import Case as ReproduceCase
 from volition.reproduce import Settings, Study, run
 from volition.reproduce.journal import JOURNAL
@@ -531,39 +520,6 @@ def _network(path: Path) -> Path:
     return save_network(ADENetwork(2, NetworkSize(4, 4, 1, 2), seed=1), path)
 
 
-def _learned(path: Path) -> Path:
-    network = ADENetwork(2, NetworkSize(4, 4, 1, 2), "served", seed=1)
-    model = NetworkAutonomy(network, Units(np.ones(2), 3.0, 9.0))
-    return save_autonomy(LoyalAutonomy(model, np.full((4, 2), 0.25)), path)
-
-
-def _told(learner: Any, path: Path, reveal: str) -> Path:
-    people = SimulatedPopulation(X, DistanceAutonomy(0.2), reveal=reveal, random_state=0)
-    asked = learner.start(X).ask(600)
-    answers = people.respond(asked.entities, asked.prescribed, asked.centers)
-    return save_model(learner.tell(asked, answers), path)
-
-
-def _chooser(path: Path) -> Path:
-    learner = ChoiceClustering(2, family="distance", n_interactions=1000, random_state=0)
-    return _told(learner, path, "realized")
-
-
-def _aden(path: Path) -> Path:
-    size = {"hidden_dim": 4, "ff_dim": 4, "n_blocks": 1, "n_heads": 2}
-    recipe = Recipe(**size, n_layouts=4, n_samples=4, epochs=1, updates=1, center_epochs=1)
-    learner = ADENClustering(2, preset=recipe, head="costs", n_interactions=700, random_state=0)
-    return _told(learner, path, "cost")
-
-
-def _of_learned(model: Any) -> Any:
-    return Problem(X, autonomy=model).expected_costs(X[:2]).tolist()
-
-
-def _of_staged(model: Any) -> Any:
-    return model.labels_.tolist(), model.expected_costs().tolist(), model.ask(3).entities.tolist()
-
-
 def _of_model(model: Any) -> Any:
     return model.predict(X).tolist(), model.transform(X).tolist(), model.get_params()["n_clusters"]
 
@@ -581,9 +537,6 @@ SAVED: dict[str, tuple[Any, Any, Any]] = {
     "choices": (_choices, load_autonomy, _of_choices),
     "matrix": (_fixed, load_autonomy, lambda model: model.matrix.tolist()),
     "learner": (_learner, load_model, _of_learner),
-    "learned": (_learned, load_autonomy, _of_learned),
-    "chooser": (_chooser, load_model, _of_staged),
-    "ADEN": (_aden, load_model, _of_staged),
     "network": (
         _network, load_network,
         lambda network: [value.tolist() for value in network.state_dict().values()],
@@ -628,24 +581,7 @@ def _parts(name: str) -> tuple[str, dict[str, np.ndarray]]:
 
 
 VALUES = st.sampled_from(
-    [
-        None,
-        True,
-        -1,
-        0,
-        7,
-        1.5,
-        math.nan,
-        "text",
-        "",
-        [],
-        [1],
-        {},
-        {"type": "x", "state": {}},
-        {"type": "function", "state": None},
-        {"$array": "x"},
-        {"$float": "nan"},
-    ]
+    [None, True, -1, 0, 7, 1.5, math.nan, "text", "", [], [1], {}, {"kind": "x"}]
 )
 
 
@@ -674,9 +610,11 @@ def forged_files(draw: Any) -> Case:
     else:
         key = draw(st.sampled_from(sorted(tensors)))
         value = tensors[key]
+        with np.errstate(over="ignore", invalid="ignore"):
+            halves, octets = value.astype(np.float16), value.astype(np.uint8)
         changed = [
-            value.ravel()[:0], value.ravel(), value[None], value.astype(np.float16),
-            value.astype(np.int64), np.full(value.shape, np.nan), value.astype(np.uint8),
+            value[:0], value.ravel(), value[None], halves, value.astype(np.int64),
+            np.full(value.shape, np.nan), octets,
         ]  # fmt: skip
         tensors[key] = np.ascontiguousarray(changed[draw(st.integers(0, len(changed) - 1))])
         if draw(st.integers(0, 5)) == 0:

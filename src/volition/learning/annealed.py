@@ -142,6 +142,12 @@ class AnnealedStrategy(Strategy):
         numbers = recipe.n_layouts * recipe.n_samples * recipe.hidden_dim * recipe.n_blocks
         return nullcontext() if numbers >= LARGE_STEP else super().few_threads()
 
+    def hold(self, centers: FloatArray) -> None:
+        raise ValueError(
+            "The published algorithm (head='costs') learns by moving the centres; it cannot learn "
+            "at centres that stand. Use head='choices' or 'served', or ChoiceClustering."
+        )
+
     # -- asking -----------------------------------------------------------------------------------
 
     def draw_entities(self, n: int) -> IntArray:
