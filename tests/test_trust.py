@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.special import softmax
 from scipy.stats import kstest
 
 from volition import (
@@ -23,7 +24,15 @@ from volition.choices import Choices, fit_choices
 from volition.choices.checks import check_model, dependence, lack_of_fit
 from volition.choices.decision import BEST, MOVED, NEAREST, TODAY
 from volition.choices.sequence import crowds, memory, told_again
-from volition.choices.worth import ExpectedCosts, Log, compare, expected_costs, seen_cost
+from volition.choices.worth import (
+    ExpectedCosts,
+    Log,
+    compare,
+    direct,
+    expected_costs,
+    liked_by_place,
+    seen_cost,
+)
 from volition.costs import SquaredEuclidean
 from volition.datasets import load_four_groups
 from volition.learning.trial import drawn_twice, estimate, reserve
@@ -628,3 +637,70 @@ def test_answers_that_are_all_as_expected_are_no_proof_that_others_never_come():
         assert error > 0
         hits.append(found.low <= paid.mean() <= found.high)
     assert np.mean(hits) > 0.9  # without the answer that nobody has given: a third
+
+
+def liked_far_from_the_middle(seed, m=3000):
+    """Return a town in which those who override go to the centre farthest from the middle."""
+    rng = np.random.default_rng(seed)
+    middles, spread = rng.uniform(0, 10, (5, 2)), rng.uniform(0.5, 1.8, (5, 1))
+    mine = rng.integers(0, 5, 300)
+    town = middles[mine] + spread[mine] * rng.standard_normal((300, 2))
+    unit = town.var(0).sum() / 5
+
+    def p(Y):
+        u = np.tile(2 * squared(town.mean(0)[None], Y)[0] / unit, (5, 1))
+        np.fill_diagonal(u, -np.inf)
+        return 0.85 * np.eye(5) + 0.15 * softmax(u, axis=1)
+
+    def cost(Y, policy):
+        return float(np.einsum("ij,jk,ik->i", policy, p(Y), squared(town, Y)).mean())
+
+    today = np.array([[4.04, 3.66], [4.73, 9.14], [6.85, 4.65], [1.5, 5.38], [3.17, 8.79]])
+    best = np.einsum("jk,ik->ij", p(today), squared(town, today)).argmin(1)
+    policy = 0.95 * np.eye(5)[best] + 0.05 / 5
+    entity = rng.integers(0, 300, m)
+    told = np.array([rng.choice(5, p=policy[i]) for i in entity])
+    used = np.array([rng.choice(5, p=one) for one in p(today)[told]])
+    chance = policy[entity, told]
+    log = {"entity": entity, "prescribed": told, "realized": used, "propensity": chance}
+    return town, today, log, policy, cost
+
+
+@pytest.mark.parametrize("twice", [False, True])
+def test_a_liking_may_stay_at_its_place(twice):
+    """By cluster numbers alone, moving the liked centre into the middle would save 40 %."""
+    town, today, log, policy, cost = liked_far_from_the_middle(8)
+    centers = today
+    if twice:  # two sets that are the same: they never moved either
+        centers = np.stack([today, today])
+        log["layout"] = np.arange(len(log["entity"])) * 2 // len(log["entity"])
+    model = ChoiceClustering(5, family=(("constant",), ("cluster",)), random_state=0)
+    model.fit_log(town, log, centers)
+    rows = {row.name: row for row in model.worth()}
+    moved, plan = rows[MOVED], model._plans.moved
+    saved = cost(today, policy) - cost(plan[0], np.eye(5)[plan[1]])
+    assert saved < 0 < moved.saving.value
+    assert moved.saving.low < 0
+    assert moved.saving.low < rows["autonomy ignored"].saving.high
+    assert model.decision_.name in (TODAY, NEAREST, BEST)
+    assert "its place cannot be known" in model.decision_.reason
+
+
+def test_a_centre_that_hardly_moves_keeps_its_liking():
+    town, today, log, *_ = liked_far_from_the_middle(8)
+    model = ChoiceClustering(5, family=(("constant",), ("cluster",)), random_state=0)
+    model.fit_log(town, log, today)
+    near, labels = today + 0.01, squared(town, today).argmin(1)
+    placed = liked_by_place(model.fit_, model._plans.log(), near, labels)
+    plain = direct(model.fit_, town, SquaredEuclidean(), None, near, labels)
+    for one in placed:
+        assert one.value == pytest.approx(plain.value)
+        np.testing.assert_allclose(one.gradient, plain.gradient)
+    # Two at the place of one are both liked as that one is.
+    both = today[[0, 1, 2, 1, 4]]
+    liked = liked_by_place(model.fit_, model._plans.log(), both, labels)[0]
+    away = model.fit_.away
+    away = away._replace(coefficients=away.coefficients[[0, 1, 2, 1, 4]])
+    same = model.fit_.model.with_coefficients(model.fit_.model.stay, away.by_term())
+    expected = Problem(town, autonomy=same).distortion(both, labels)
+    assert liked.value == pytest.approx(expected)

@@ -17,7 +17,7 @@ from volition.choices.checks import Check
 from volition.choices.data import Choices
 from volition.choices.fit import ChoiceFit, Part, fit_choices
 from volition.choices.terms import KINDS
-from volition.choices.worth import GUESS, MODEL, SEEN, TOO_FAR, Reach, Worth
+from volition.choices.worth import GUESS, MODEL, SEEN, TOO_FAR, Reach, Worth, never_moved
 from volition.io.serialization import registered
 from volition.validation import FloatArray
 
@@ -95,7 +95,7 @@ def instead_of_moving(name: str) -> str:
     return f"Recommended instead of moving the centres: {name}."
 
 
-def says_nothing_of_moves(fit: ChoiceFit, choices: Choices) -> bool:
+def says_nothing_of_moves(fit: ChoiceFit, choices: Choices, cost: Any) -> bool:
     """Whether what the model knows belongs to single centres, where the log has them standing.
 
     How each prescribed centre is obeyed, or who goes from which to which, cannot be carried over to
@@ -103,10 +103,12 @@ def says_nothing_of_moves(fit: ChoiceFit, choices: Choices) -> bool:
     ways: see `other_readings`.)
     """
     bound = any(term.labelled and not term.liking for term in fit.kinds)
-    return len(choices.layouts) == 1 and bound
+    return bound and never_moved(choices, cost)
 
 
-def decide(rows: Sequence[Worth], doubts: Sequence[str], rank: int | None = None) -> Decision:
+def decide(
+    rows: Sequence[Worth], doubts: Sequence[str], rank: int | None = None, liked: bool = False
+) -> Decision:
     """Choose among today, the plans at today's centres, and the moved centres.
 
     Parameters
@@ -117,6 +119,8 @@ def decide(rows: Sequence[Worth], doubts: Sequence[str], rank: int | None = None
         From `doubts_about`.
     rank : int, optional
         What was all but always prescribed, if so: 0 for the nearest centre.
+    liked : bool
+        Whether some centres, or their places, are liked more than others.
     """
     by_name = {row.name: row for row in rows}
     moved = by_name[MOVED]
@@ -133,6 +137,12 @@ def decide(rows: Sequence[Worth], doubts: Sequence[str], rank: int | None = None
         why = (
             "choices depend on which centre it is, and how they would change if it moved cannot be "
             "known from a log in which the centres never moved"
+        )
+    elif liked and moved.saving.value > surest:
+        why = (
+            "choices depend on which centre it is; whether that goes with the centre or stays at "
+            "its place cannot be known from a log in which the centres never moved, and moved "
+            "centres do not clearly save either way"
         )
     else:
         why = "moved centres do not clearly save"
@@ -152,8 +162,9 @@ def other_readings(
     A liking for one centre may belong to the centre, or to the place where it stands. The model
     takes the first; these take the second, in three ways: what looked like a liking is explained by
     costs as far as that goes, or a centre that has moved is liked as any other, or as another one.
+    (A fourth depends on where the centres go: see `volition.choices.worth.liked_by_place`.)
     """
-    if len(choices.layouts) > 1 or not any(term.labelled for term in fit.kinds):
+    if not (any(term.labelled for term in fit.kinds) and never_moved(choices, cost)):
         return []
     plain = fit_choices(
         X, choices, cost, fit.model.cost_unit, covariates=covariates,

@@ -39,6 +39,9 @@ FEWEST_PARTS = 5
 TOO_FAR = 0.1
 #: share of the smallest gap between logged centres below which centres are closer than was seen
 TOO_CLOSE = 0.9
+#: share of the usual gap between centres below which one that has moved stands as it did, and up to
+#: which it stands at the place of another
+HARDLY, NEAR = 0.1, 0.5
 #: share of prescriptions to other ranks below which a log has tried one rank only
 RARELY = 0.005
 #: rows of a log that are looked at together
@@ -350,7 +353,8 @@ def compare(
     costs : ExpectedCosts, optional
         Expected costs at the last centres, for the doubly robust estimate. Default: the model's.
     readings : sequence of ChoiceFit
-        Other models that the log allows. Intervals at other centres than today's hold theirs too.
+        Other models that the log allows. Intervals at other centres than today's hold theirs too,
+        and what comes of likings that stay at their places: see `liked_by_place`.
     doubtful : bool
         Whether the log contradicts the model. Estimates at other centres then have no intervals.
     order : bool
@@ -373,7 +377,15 @@ def compare(
         ]
         for name, (centers, policy) in options.items()
     }
-    fits, first = (fit, *readings), next(iter(direct_of.values()))
+    fits = [fit, *readings]
+    if not doubtful and never_moved(log.choices, log.cost):
+        for name, (centers, policy) in options.items():
+            if policy is None or np.array_equal(centers, today):
+                direct_of[name] += direct_of[name][:1] * n_places(fit)
+            else:
+                direct_of[name] += liked_by_place(fit, log, centers, policy)
+        fits += [fit] * n_places(fit)
+    first = next(iter(direct_of.values()))
     paying = bool((_paid(log, log.choices) >= 0).all())
     rows = []
     for name, (centers, policy) in options.items():
@@ -416,6 +428,68 @@ def _hull(fits: Sequence[ChoiceFit], estimates: Sequence[Direct]) -> Interval:
     """Return the first estimate, and an interval that holds those of all."""
     each = [one.interval(fit) for fit, one in zip(fits, estimates, strict=True)]
     return Interval(each[0].value, min(e.low for e in each), max(e.high for e in each))
+
+
+def never_moved(choices: Choices, cost: Any) -> bool:
+    """Whether the centres of a log stood still, or as good as."""
+    *before, last = choices.layouts
+    moves = [float(lengths(cost, one, last).diagonal().max()) for one in before]
+    return max(moves, default=0.0) <= HARDLY * _gap(cost, last)
+
+
+def lengths(cost: Any, A: FloatArray, B: FloatArray) -> FloatArray:
+    """Return costs between places as lengths: the root of costs that are squares of these."""
+    apart = cost.pairwise(*(torch.from_numpy(np.asarray(one, dtype=np.float64)) for one in (A, B)))
+    found: FloatArray = apart.clamp(min=0).numpy()
+    return np.sqrt(found) if cost.name.startswith("sq") else found
+
+
+def _gap(cost: Any, centers: FloatArray) -> float:
+    """Return how far centres are from the nearest other one, usually."""
+    if len(centers) == 1:
+        return 0.0
+    apart = lengths(cost, centers, centers) + np.diag(np.full(len(centers), np.inf))
+    return float(np.median(apart.min(1)))
+
+
+def liked_by_place(fit: ChoiceFit, log: Log, centers: FloatArray, policy: Any) -> list[Direct]:
+    """Return what a plan costs if likings stay at the places where centres stood.
+
+    A centre that has moved is then liked as the one that stood nearest to its new place; several
+    may be liked as the same one. Where none stood near, it may also be liked as the most liked of
+    all, or as the least.
+    """
+    today, numbers = log.choices.layouts[-1], np.arange(len(fit.away.coefficients))
+    far = lengths(log.cost, centers, today)
+    nearest = far.argmin(1)
+    unknown = far.min(1) > NEAR * _gap(log.cost, today)
+    found = []
+    for where in _likings(fit):
+        liked = fit.away.coefficients[where]
+        for one in (nearest, liked.argmax(), liked.argmin()):
+            order = numbers.copy()
+            order[where] = numbers[where][np.where(unknown, one, nearest)]
+            found.append(_reordered(fit, order, log, centers, policy))
+    return found
+
+
+def n_places(fit: ChoiceFit) -> int:
+    """Return the number of estimates that `liked_by_place` makes."""
+    return 3 * len(_likings(fit))
+
+
+def _likings(fit: ChoiceFit) -> list[slice]:
+    return [fit.away.places[term.name] for term in fit.kinds if term.liking]
+
+
+def _reordered(fit: ChoiceFit, order: Any, log: Log, centers: FloatArray, policy: Any) -> Direct:
+    """Return what a plan costs by the coefficients in another order, differentiated by them."""
+    split = len(fit.stay.coefficients)
+    part = fit.away._replace(coefficients=fit.away.coefficients[order])
+    model = fit.model.with_coefficients(fit.model.stay, part.by_term())
+    found = direct(fit._replace(model=model, away=part), *log[:3], centers, policy)
+    back = np.bincount(order, found.gradient[split:], len(order))
+    return found._replace(gradient=np.concatenate([found.gradient[:split], back]))
 
 
 class Reach(NamedTuple):

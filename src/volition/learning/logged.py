@@ -37,7 +37,9 @@ from volition.choices.worth import (
     Reach,
     Worth,
     compare,
+    n_places,
     narrow,
+    never_moved,
     propensities,
     reach,
 )
@@ -101,9 +103,10 @@ class LoggedPlans:
         self.checks = sorted(checks, key=lambda check: check.p_value)
         far = reach(fit, log, *self.moved)
         doubts = doubts_about(self.checks, far, len(choices.entities))
-        self._guesses = bool(doubts) or says_nothing_of_moves(fit, choices)
+        self._guesses = bool(doubts) or says_nothing_of_moves(fit, choices, entities.cost)
         rows = self._compared(log, {TODAY: (self.today, None), **plans, MOVED: self.moved})
-        self.decision = decide(rows, doubts, narrow(log))
+        liked = bool(n_places(fit)) and never_moved(choices, entities.cost)
+        self.decision = decide(rows, doubts, narrow(log), liked)
         name = self.decision.name
         if name == MOVED:
             return Plan(name, *self.moved), None
