@@ -30,6 +30,7 @@ from volition.choices.worth import (
     compare,
     direct,
     expected_costs,
+    fixed_prescriptions,
     liked_by_place,
     seen_cost,
 )
@@ -704,3 +705,49 @@ def test_a_centre_that_hardly_moves_keeps_its_liking():
     same = model.fit_.model.with_coefficients(model.fit_.model.stay, away.by_term())
     expected = Problem(town, autonomy=same).distortion(both, labels)
     assert liked.value == pytest.approx(expected)
+
+
+def told_their_own(seed, m=2000):
+    """Return a log in which each is always told the site it signed up for, and wants no other."""
+    rng = np.random.default_rng(seed)
+    town = rng.uniform(0, 10, (200, 2))
+    today = np.array([[2.0, 2.0], [8.0, 2.0], [5.0, 8.0], [5.0, 5.0]])
+    near = squared(town, today).argmin(1)
+    own = np.where(rng.random(200) < 0.3, rng.integers(0, 4, 200), near)
+    entity = rng.integers(0, 200, m)
+    used = np.where(rng.random(m) < 0.9, own[entity], near[entity])
+    log = {"entity": entity, "prescribed": own[entity], "realized": used}
+    return town, today, log | {"timestamp": np.arange(m)}
+
+
+def test_where_each_is_told_the_same_for_ever_no_other_plan_is_judged(tmp_path):
+    town, today, log = told_their_own(0)
+    model = ChoiceClustering(4, family="distance", random_state=0)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model.fit_log(town, log, today)
+    assert any("a column 'propensity' is needed" in str(w.message) for w in caught)
+    assert model.decision_.name == TODAY
+    first, *others = model.worth()
+    assert np.isfinite(first.expected).all()
+    for row in others:
+        assert row.basis == "guess"
+        assert np.isnan([row.expected.low, row.saving.low, row.robust.low, row.direct.low]).all()
+    again = load_model(save_model(model, tmp_path / "m.safetensors"))
+    assert all(row.basis == "guess" for row in again.worth()[1:])
+    # Propensities that are known are another matter.
+    known = {row.name: row for row in model.worth(propensity=np.full(2000, 0.775))}
+    assert known[NEAREST].basis == "seen"
+
+
+def test_prescriptions_that_are_drawn_anew_are_rarely_taken_for_fixed():
+    rng, low = np.random.default_rng(0), []
+    town, today = rng.uniform(0, 10, (100, 2)), rng.uniform(0, 10, (1, 4, 2))
+    rank = squared(town, today[0]).argsort(1)
+    for _ in range(400):
+        entity = rng.integers(0, 100, 600)
+        told = rank[entity, rng.choice(4, 600, p=[0.85, 0.05, 0.05, 0.05])]
+        choices = Choices(entity, told, told, 0 * told, today)
+        low.append(fixed_prescriptions(town, choices, SquaredEuclidean())[2])
+    assert np.mean(np.array(low) < 0.05) < 0.09
+    assert np.mean(np.array(low) < 0.002) < 0.01

@@ -13,11 +13,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from volition.choices.checks import Check
+from volition.choices.checks import FALSE_ALARM, Check
 from volition.choices.data import Choices
 from volition.choices.fit import ChoiceFit, Part, fit_choices
 from volition.choices.terms import KINDS
-from volition.choices.worth import GUESS, MODEL, SEEN, TOO_FAR, Reach, Worth, never_moved
+from volition.choices.worth import (
+    GUESS,
+    MODEL,
+    SEEN,
+    TOO_FAR,
+    Reach,
+    Worth,
+    fixed_prescriptions,
+    never_moved,
+)
 from volition.io.serialization import registered
 from volition.validation import FloatArray
 
@@ -83,6 +92,29 @@ def order_matters(checks: Sequence[Check]) -> list[str]:
         "Another plan makes other sequences than the log has, so what it would cost cannot be told "
         "from the log, not even at today's centres."
     ]
+
+
+def not_drawn_anew(X: FloatArray, choices: Choices, cost: Any) -> list[str]:
+    """Return a sentence if propensities cannot be judged from the log, else nothing.
+
+    Where each entity is told its own centre again and again, how often the nearest is prescribed,
+    or the second, is no probability of anything.
+    """
+    if choices.n_clusters == 1:
+        return []
+    share, should, chance = fixed_prescriptions(X, choices, cost)
+    if chance >= FALSE_ALARM:
+        return []
+    return [
+        f"Entities are told the same again and again: two rows of one entity differ in "
+        f"{_percent(share)} of cases, but in {_percent(should)} if each prescription were drawn "
+        "anew by how near centres are. So how likely each was cannot be judged from the log, nor "
+        "what other plans cost; a column 'propensity' is needed for that."
+    ]
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %" if share < 0.1 else f"{100 * share:.0f} %"
 
 
 def _often(check: Check) -> str:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from scipy.stats import norm, t
+from scipy.stats import binom, norm, t
 
 from volition.autonomy import Autonomy
 from volition.choices.data import Choices, parts_of, seen_costs
@@ -637,6 +637,51 @@ def propensities(X: FloatArray, choices: Choices, cost: Any) -> FloatArray:
     # Nothing is impossible: as if each rank had been prescribed once in K times more.
     share = (np.bincount(rank, minlength=K) + 1 / K) / (len(rank) + 1)
     return share[rank]
+
+
+def fixed_prescriptions(X: FloatArray, choices: Choices, cost: Any) -> tuple[float, float, float]:
+    """Return whether entities are told the same again and again, more than `propensities` say.
+
+    Rows of an entity at the same centres are paired at random. If prescriptions are drawn anew each
+    time by how near centres are, two of a pair differ as often as two that are drawn from all.
+
+    Parameters
+    ----------
+    X : array of shape (n, d)
+    choices : Choices
+    cost : Cost
+
+    Returns
+    -------
+    tuple of float
+        Share of pairs that differ, the share that should, and the probability of so few by chance.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from volition.choices import Choices
+    >>> from volition.choices.worth import fixed_prescriptions
+    >>> from volition.costs import SquaredEuclidean
+    >>> X, who = np.arange(100.0)[:, None], np.repeat(np.arange(100), 4)
+    >>> own = np.random.default_rng(0).integers(0, 2, 100)[who]
+    >>> log = Choices(who, own, own, 0 * who, np.array([[[0.0], [99.0]]]))
+    >>> fixed_prescriptions(X, log, SquaredEuclidean())[2] < 1e-6
+    True
+    """
+    rank = _prescribed_ranks(np.asarray(X, dtype=np.float64), choices, cost)
+    mixed = np.random.default_rng(0).permutation(len(rank))
+    who = (choices.entities * len(choices.layouts) + choices.layout)[mixed]
+    order = np.argsort(who, kind="stable")
+    who, told = who[order], choices.prescribed[mixed][order]
+    _, first, number = np.unique(who, return_index=True, return_inverse=True)
+    second = np.flatnonzero((np.arange(len(who)) - first[number]) % 2 == 1)
+    pairs, differ = len(second), int((told[second] != told[second - 1]).sum())
+    times = np.bincount(rank)
+    m = len(rank)
+    # Two rows that are drawn from all without putting the first back.
+    should = 1 - float((times * (times - 1.0)).sum()) / max(1.0, m * (m - 1.0))
+    chance = float(binom.cdf(differ, pairs, should)) if pairs else 1.0
+    return differ / max(pairs, 1), should, chance
 
 
 def shares_of_ranks(X: FloatArray, choices: Choices, cost: Any) -> FloatArray:

@@ -26,6 +26,7 @@ from volition.choices.decision import (
     decide,
     doubts_about,
     instead_of_moving,
+    not_drawn_anew,
     order_matters,
     other_readings,
     says_nothing_of_moves,
@@ -82,6 +83,10 @@ class LoggedPlans:
         self._readings: list[ChoiceFit] | None = None
         self._guesses = False  # whether nothing can be said of centres that move
         self._costs: ExpectedCosts | None = None
+        # Why a log without propensities does not tell those, if so.
+        self._unjudged: list[str] = []
+        if propensity is None:
+            self._unjudged = not_drawn_anew(entities.X, choices, entities.cost)
 
     @property
     def today(self) -> FloatArray:
@@ -97,12 +102,14 @@ class LoggedPlans:
         entities, choices, fit, log = self.entities, self.choices, self.fit, self.log()
         self._costs = cross_costs(fit, entities.X, choices, entities.cost)
         plans = self._plans_at_today()
-        checks = check_model(fit, entities.X, choices, entities.cost, log.propensity)
+        known = None if self._unjudged else log.propensity
+        checks = check_model(fit, entities.X, choices, entities.cost, known)
         named = {"the nearest prescribed": plans[NEAREST][1], "the best prescribed": plans[BEST][1]}
-        checks += check_costs(log, self._costs, named)
+        if known is not None:
+            checks += check_costs(log, self._costs, named)
         self.checks = sorted(checks, key=lambda check: check.p_value)
         far = reach(fit, log, *self.moved)
-        doubts = doubts_about(self.checks, far, len(choices.entities))
+        doubts = [*self._unjudged, *doubts_about(self.checks, far, len(choices.entities))]
         self._guesses = bool(doubts) or says_nothing_of_moves(fit, choices, entities.cost)
         rows = self._compared(log, {TODAY: (self.today, None), **plans, MOVED: self.moved})
         liked = bool(n_places(fit)) and never_moved(choices, entities.cost)
@@ -171,7 +178,8 @@ class LoggedPlans:
             BEST: (self.today, self._costs.mean.argmin(1)),
         }
 
-    def _compared(self, log: Log, options: Options) -> list[Worth]:
+    def _compared(self, log: Log, options: Options, judged: bool = True) -> list[Worth]:
+        """Return what options cost; ``judged`` says if propensities are not given by the caller."""
         readings: list[ChoiceFit] = []
         moves = any(not np.array_equal(Y, self.today) for Y, _ in options.values())
         if not self._guesses and moves:
@@ -183,7 +191,7 @@ class LoggedPlans:
             readings = self._readings
         return compare(
             self.fit, log, options, costs=self._costs, readings=readings, doubtful=self._guesses,
-            order=bool(order_matters(self.checks)),
+            order=bool(order_matters(self.checks)) or (judged and bool(self._unjudged)),
             days=any(check.failed and check.name == DAYS for check in self.checks),
         )  # fmt: skip
 
@@ -191,7 +199,7 @@ class LoggedPlans:
         """Return what centres and prescriptions cost and save; the first is today's."""
         log = self.log(propensity)
         options = self._usual_options() if options is None else options
-        return self._compared(log, {TODAY: (self.today, None), **options})
+        return self._compared(log, {TODAY: (self.today, None), **options}, propensity is None)
 
     def saving_of_moving(self) -> Worth:
         """Return what moving saves against the best prescriptions at today's centres.
