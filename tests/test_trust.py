@@ -751,3 +751,42 @@ def test_prescriptions_that_are_drawn_anew_are_rarely_taken_for_fixed():
         low.append(fixed_prescriptions(town, choices, SquaredEuclidean())[2])
     assert np.mean(np.array(low) < 0.05) < 0.09
     assert np.mean(np.array(low) < 0.002) < 0.01
+
+
+def plain_log(seed, m=2000, kappa=0.4):
+    """Return a town, today's centres, and a log of those who go to the nearest if they override."""
+    rng = np.random.default_rng(seed)
+    town, today = rng.uniform(0, 10, (200, 2)), np.array([[2.0, 2.0], [8.0, 3.0], [4.0, 8.0]])
+    near, entity = squared(town, today).argmin(1), rng.integers(0, 200, m)
+    told = np.where(rng.random(m) < 0.8, near[entity], rng.integers(0, 3, m))
+    used = np.where(rng.random(m) < kappa, (told + rng.integers(1, 3, m)) % 3, told)
+    log = {"entity": entity, "prescribed": told, "realized": used, "timestamp": np.arange(m)}
+    return town, today, log
+
+
+@pytest.mark.parametrize("before", [False, True])
+@pytest.mark.parametrize(("share", "said", "judged"), [(0.03, 0, 1), (0.1, 1, 1), (0.3, 1, 0)])
+def test_many_rows_without_an_answer_are_a_caution_and_more_are_no_basis(
+    before, share, said, judged, tmp_path
+):
+    """Whether the rows are in the log, or were left out before and counted."""
+    town, today, log = plain_log(1)
+    silent = np.random.default_rng(0).random(2000) < share
+    if before:
+        log = {name: column[~silent] for name, column in log.items()}
+    else:
+        log["realized"] = np.where(silent, -1, log["realized"])
+    model = ChoiceClustering(3, family="distance", random_state=0)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model.fit_log(town, log, today, unanswered=int(silent.sum()) if before else 0)
+    words = "of the rows have no answer: if those who override answer less often"
+    assert sum(words in str(w.message) for w in caught) == said
+    beside = [*model.decision_.notes, *model.decision_.doubts]
+    assert sum(words in sentence for sentence in beside) == said
+    assert bool(model.decision_.doubts) == (not judged)
+    again = load_model(save_model(model, tmp_path / "m.safetensors"))
+    for rows in (model.worth(), again.worth()):
+        assert np.isfinite(rows[0].expected.low) == judged
+        assert np.isfinite([row.saving.low for row in rows[1:3]]).all() == judged
+    assert judged or model.decision_.name == TODAY

@@ -34,6 +34,8 @@ from volition.validation import FloatArray
 FEWEST_CHOICES = 200
 #: how often likings of centres are exchanged at random, to see what that would change
 EXCHANGES = 4
+#: shares of rows without an answer from which a word is due, and from which nothing is judged
+SOME_SILENT, MANY_SILENT = 0.05, 0.2
 #: names of plans
 TODAY = "today"
 NEAREST = "today's centres, nearest prescribed"
@@ -48,6 +50,7 @@ class Decision(NamedTuple):
     name: str
     doubts: tuple[str, ...]  # what speaks against the model, in sentences
     reason: str
+    notes: tuple[str, ...] = ()  # what the figures take for granted, in sentences
 
 
 def doubts_about(checks: Sequence[Check], reach: Reach, n_choices: int) -> list[str]:
@@ -110,6 +113,35 @@ def not_drawn_anew(X: FloatArray, choices: Choices, cost: Any) -> list[str]:
         f"{_percent(share)} of cases, but in {_percent(should)} if each prescription were drawn "
         "anew by how near centres are. So how likely each was cannot be judged from the log, nor "
         "what other plans cost; a column 'propensity' is needed for that."
+    ]
+
+
+def silence(share: float) -> list[str]:
+    """Return a sentence if many rows have no answer, else nothing.
+
+    Parameters
+    ----------
+    share : float
+        Of rows without an answer.
+
+    Examples
+    --------
+    >>> from volition.choices.decision import silence
+    >>> silence(0.01)
+    []
+    >>> silence(0.3)[0][:32]
+    '30 % of the rows have no answer:'
+    """
+    if share < SOME_SILENT:
+        return []
+    most = (
+        " That is too many: no cost has an interval, and no plan but today's is recommended."
+        if share >= MANY_SILENT
+        else ""
+    )
+    return [
+        f"{_percent(share)} of the rows have no answer: if those who override answer less often, "
+        f"there are more overrides than the figures say, and costs are higher.{most}"
     ]
 
 

@@ -341,6 +341,7 @@ def compare(
     doubtful: bool = False,
     order: bool = False,
     days: bool = False,
+    silent: bool = False,
 ) -> list[Worth]:
     """Return all estimates for centres and prescriptions, the first of which are today's.
 
@@ -362,6 +363,8 @@ def compare(
         log's own sequence of prescriptions, and no estimate of another plan has an interval.
     days : bool
         Whether rows of one part of the log go together; intervals of what was seen are then wider.
+    silent : bool
+        Whether many rows of the log have no answer. There are no intervals then, not even today's.
 
     Returns
     -------
@@ -397,9 +400,9 @@ def compare(
             seen = seen._replace(robust=seen.robust.not_negative()) if paying else seen
         done = stands and tuple(seen.saving) == (0.0, 0.0, 0.0)
         unsure = not math.isnan(seen.robust.value) and math.isnan(seen.robust.low)
-        misled = (order or unsure) and not done
+        misled = (order or unsure or silent) and not done
         guessed = doubtful or far or misled or (told and untried(log, centers, policy) > TOO_FAR)
-        if misled:
+        if misled or silent:
             weighted, robust = seen.weighted.without_ends(), seen.robust.without_ends()
             seen = seen._replace(weighted=weighted, robust=robust)
         basis = GUESS if misled else SEEN if seen.usable else GUESS if guessed else MODEL
@@ -411,7 +414,7 @@ def compare(
             else NONE
             for other in (first, direct_of.get(IGNORED))
         )
-        if guessed:
+        if guessed or silent:
             expected, saving, against = (one.without_ends() for one in (expected, saving, against))
         found = seen.diagnostics
         rows.append(

@@ -198,6 +198,7 @@ class ChoiceClustering(Learner):
         numbered_from: int | None = None,
         skip_unknown: bool = False,
         tolerance: float = 1e-4,
+        unanswered: int = 0,
     ) -> ChoiceClustering:
         """Learn from choices that were recorded, and recommend a plan.
 
@@ -238,6 +239,9 @@ class ChoiceClustering(Learner):
         tolerance : float, default=1e-4
             By how much a logged cost may differ from the geometry's, as a share of itself or of
             the mean, whichever is larger.
+        unanswered : int, default=0
+            Rows without an answer that are no longer in the log. From 5 % of all rows on there is
+            a warning, from 20 % on there are no intervals, and no plan but today's.
 
         Returns
         -------
@@ -255,7 +259,7 @@ class ChoiceClustering(Learner):
         layouts = _sets_of_centers(centers, entities.n_features)
         check_scalar(tolerance, "tolerance", 0)
         options = LogOptions(
-            entity_ids, center_names, numbered_from, skip_unknown, tolerance, lines
+            entity_ids, center_names, numbered_from, skip_unknown, tolerance, lines, unanswered
         )
         records = read_records(log, entities.X, layouts, entities.cost, options)
         choices = Choices(*records[:4], layouts=layouts)
@@ -273,7 +277,9 @@ class ChoiceClustering(Learner):
             assert isinstance(terms, TermsModel)
             assert terms.fitted is not None
             moved = strategy.centers, strategy.labels
-            plans = LoggedPlans(entities, choices, terms.fitted, records.propensity, moved)
+            plans = LoggedPlans(
+                entities, choices, terms.fitted, records.propensity, moved, records.unanswered
+            )
             plan, cost = plans.decide()
             if cost is not None:
                 strategy.place(plan.centers)

@@ -19,6 +19,7 @@ from volition.choices import (
 from volition.choices.checks import DAYS, Check
 from volition.choices.decision import (
     BEST,
+    MANY_SILENT,
     MOVED,
     NEAREST,
     TODAY,
@@ -30,6 +31,7 @@ from volition.choices.decision import (
     order_matters,
     other_readings,
     says_nothing_of_moves,
+    silence,
 )
 from volition.choices.worth import (
     IGNORED,
@@ -70,14 +72,16 @@ class LoggedPlans:
         Probability of each logged prescription; judged from the log by default.
     moved : tuple of centres and labels
         What the model would do.
+    unanswered : float
+        Share of rows that had no answer, and are not among the choices.
     """
 
     def __init__(
         self, entities: Entities, choices: Choices, fit: ChoiceFit, propensity: FloatArray | None,
-        moved: tuple[FloatArray, IntArray],
+        moved: tuple[FloatArray, IntArray], unanswered: float = 0.0,
     ) -> None:  # fmt: skip
         self.entities, self.choices, self.fit = entities, choices, fit
-        self.propensity, self.moved = propensity, moved
+        self.propensity, self.moved, self.unanswered = propensity, moved, unanswered
         self.checks: list[Check] = []
         self.decision: Decision | None = None
         self._readings: list[ChoiceFit] | None = None
@@ -109,11 +113,13 @@ class LoggedPlans:
             checks += check_costs(log, self._costs, named)
         self.checks = sorted(checks, key=lambda check: check.p_value)
         far = reach(fit, log, *self.moved)
-        doubts = [*self._unjudged, *doubts_about(self.checks, far, len(choices.entities))]
+        doubts = silence(self.unanswered) if self._silent else []
+        doubts += [*self._unjudged, *doubts_about(self.checks, far, len(choices.entities))]
         self._guesses = bool(doubts) or says_nothing_of_moves(fit, choices, entities.cost)
         rows = self._compared(log, {TODAY: (self.today, None), **plans, MOVED: self.moved})
         liked = bool(n_places(fit)) and never_moved(choices, entities.cost)
-        self.decision = decide(rows, doubts, narrow(log), liked)
+        decision = decide(rows, doubts, narrow(log), liked)
+        self.decision = decision._replace(notes=tuple(self._notes()))
         name = self.decision.name
         if name == MOVED:
             return Plan(name, *self.moved), None
@@ -122,10 +128,19 @@ class LoggedPlans:
         cost = next(row for row in rows if row.name == name).expected.value
         return Plan(name, np.array(self.today, dtype=np.float64), labels), cost
 
+    @property
+    def _silent(self) -> bool:
+        """Whether so many rows have no answer that nothing can be judged."""
+        return self.unanswered >= MANY_SILENT
+
+    def _notes(self) -> list[str]:
+        """Return what the figures take for granted."""
+        return [] if self._silent else silence(self.unanswered)
+
     def sentences(self) -> list[str]:
         """Return what a user should know of the plan, and of the log."""
         assert self.decision is not None
-        found = [*self.decision.doubts]
+        found = [*(silence(self.unanswered) if not self._silent else []), *self.decision.doubts]
         if self.decision.doubts:
             found.append(instead_of_moving(self.decision.name))
         weight = self.entities.weight
@@ -193,6 +208,7 @@ class LoggedPlans:
             self.fit, log, options, costs=self._costs, readings=readings, doubtful=self._guesses,
             order=bool(order_matters(self.checks)) or (judged and bool(self._unjudged)),
             days=any(check.failed and check.name == DAYS for check in self.checks),
+            silent=self._silent,
         )  # fmt: skip
 
     def worth(self, options: Options | None = None, propensity: Any = None) -> list[Worth]:
@@ -233,6 +249,7 @@ class LoggedPlans:
             "decision": self.decision,
             "guesses": self._guesses,
             "costs": self._costs,
+            "unanswered": self.unanswered,
         }
 
     @classmethod
@@ -241,7 +258,8 @@ class LoggedPlans:
     ) -> LoggedPlans:
         """Return the plans that `state` describes."""
         centers, labels = state["moved"]
-        plans = cls(entities, choices, fit, state["propensity"], (centers, labels))
+        given = state["propensity"], (centers, labels), state["unanswered"]
+        plans = cls(entities, choices, fit, *given)
         plans.checks, plans.decision = state["checks"], state["decision"]
         plans._guesses, plans._costs = state["guesses"], state["costs"]
         return plans
