@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from volition.choices.checks import FALSE_ALARM, Check
-from volition.choices.data import Choices
-from volition.choices.fit import ChoiceFit, Part, fit_choices
-from volition.choices.terms import KINDS
+from volition.choices.data import Choices, predicted
+from volition.choices.fit import ChoiceFit, Part, clearly_better, fit_choices
+from volition.choices.terms import ALIKE, KINDS, TERMS
 from volition.choices.worth import (
     GUESS,
     MODEL,
@@ -216,6 +216,34 @@ def decide(
     unknown = all(by_name[name].basis == GUESS for name in (NEAREST, BEST))
     others = "the log cannot tell what other plans cost" if unknown else "no other was seen to save"
     return Decision(TODAY, tuple(doubts), f"{why}, and {others}")
+
+
+def of_other_costs(
+    fit: ChoiceFit, X: FloatArray, choices: Choices, cost: Any, covariates: FloatArray | None
+) -> list[ChoiceFit]:
+    """Return models in which obeying depends on costs in another way, if the log allows them.
+
+    By what obeying costs, or by how much more it costs than the nearest centre, straight or not:
+    where prescriptions hardly vary, a log shows little of the difference, and another plan may rest
+    on it.
+    """
+    mine = [term for term in fit.stay.terms if term in ALIKE]
+    if len(mine) != 1:
+        return []
+    rows, found = (np.arange(len(choices.entities)), choices.realized), []
+    old = np.log(np.maximum(predicted(fit.model, X, choices, cost)[rows], 1e-300))
+    for name in ALIKE:
+        if name in mine or name == TERMS["stay"][mine[0]].plainer:
+            continue
+        stay = tuple(name if term in mine else term for term in fit.stay.terms)
+        other = fit_choices(
+            X, choices, cost, fit.model.cost_unit, covariates=covariates,
+            family=(stay, fit.away.terms), hold=fit.model.seen is not None,
+        )  # fmt: skip
+        new = np.log(np.maximum(predicted(other.model, X, choices, cost)[rows], 1e-300))
+        if not clearly_better(old, new, choices.entities):
+            found.append(other)
+    return found
 
 
 def other_readings(

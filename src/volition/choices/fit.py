@@ -326,10 +326,13 @@ def _forward(
         options = [option for option in options if clearly_better(option[1], best, who)]
         if not options:
             return terms, best
-        # The simplest that is not clearly worse than the likeliest: it reaches farther.
+        # The simplest that is not clearly worse than the likeliest: it reaches farther. Of several
+        # that are as simple, the likeliest.
         top = max(options, key=lambda option: float(option[1].mean()))[1]
         options = [option for option in options if not clearly_better(top, option[1], who)]
-        terms, best = min(options, key=lambda option: size_of(option[0]))
+        terms, best = min(
+            options, key=lambda option: (size_of(option[0]), -float(option[1].mean()))
+        )
         if frozenset(terms) in visited:
             return terms, best  # round in a circle of equals
         visited.add(frozenset(terms))

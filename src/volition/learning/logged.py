@@ -28,6 +28,7 @@ from volition.choices.decision import (
     doubts_about,
     instead_of_moving,
     not_drawn_anew,
+    of_other_costs,
     order_matters,
     other_readings,
     says_nothing_of_moves,
@@ -200,9 +201,8 @@ class LoggedPlans:
         if not self._guesses and moves:
             if self._readings is None:
                 entities = self.entities
-                self._readings = other_readings(
-                    self.fit, entities.X, log.choices, entities.cost, entities.covariates
-                )
+                given = (entities.X, log.choices, entities.cost, entities.covariates)
+                self._readings = other_readings(self.fit, *given) + of_other_costs(self.fit, *given)
             readings = self._readings
         return compare(
             self.fit, log, options, costs=self._costs, readings=readings, doubtful=self._guesses,
