@@ -299,3 +299,15 @@ def test_rows_without_an_answer_are_a_caution_beside_the_figures(run, folder, ev
     assert judged == ("no cost has an interval" not in out)
     summary = json.loads((folder / f"some{every}" / "summary.json").read_text())
     assert (summary["worth"]["today"]["expected_low"] is not None) == judged
+
+
+def test_what_is_assumed_without_propensities_is_said_beside_the_figures(run, folder):
+    lines = (folder / "log.csv").read_text().split()
+    (folder / "bare.csv").write_text("\n".join(line.rsplit(",", 1)[0] for line in lines) + "\n")
+    words = [word if word != "log.csv" else "bare.csv" for word in LOG]
+    code, out, err = run(*words, "--covariates", "van", "--family", "distance", "--out", "bare")
+    assert (code, err) == (0, "")
+    out = " ".join(out.split())
+    assert out.count("Note: The log has no propensities, so these are counted") == 1
+    notes = json.loads((folder / "bare" / "summary.json").read_text())["recommended"]["notes"]
+    assert len(notes) == 1

@@ -790,3 +790,18 @@ def test_many_rows_without_an_answer_are_a_caution_and_more_are_no_basis(
         assert np.isfinite(rows[0].expected.low) == judged
         assert np.isfinite([row.saving.low for row in rows[1:3]]).all() == judged
     assert judged or model.decision_.name == TODAY
+
+
+def test_what_is_assumed_where_there_are_no_propensities_is_said_and_is_no_warning():
+    town, today, log = plain_log(2)
+    model = ChoiceClustering(3, family="distance", random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.fit_log(town, log, today)
+    (note,) = model.decision_.notes
+    assert note.startswith("The log has no propensities, so these are counted by how near")
+    assert not model.decision_.doubts
+    near = squared(town, today).argmin(1)[log["entity"]]
+    log["propensity"] = np.where(log["prescribed"] == near, 0.8 + 0.2 / 3, 0.2 / 3)
+    model.fit_log(town, log, today)
+    assert model.decision_.notes == ()

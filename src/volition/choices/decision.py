@@ -36,6 +36,12 @@ FEWEST_CHOICES = 200
 EXCHANGES = 4
 #: shares of rows without an answer from which a word is due, and from which nothing is judged
 SOME_SILENT, MANY_SILENT = 0.05, 0.2
+#: what is assumed of a log without propensities
+BY_NEARNESS = (
+    "The log has no propensities, so these are counted by how near the prescribed centre is. The "
+    "figures hold only if prescriptions had no other reason: if entities were told what they "
+    "had asked for, say, or what suits them, other plans may cost more."
+)
 #: names of plans
 TODAY = "today"
 NEAREST = "today's centres, nearest prescribed"

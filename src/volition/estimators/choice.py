@@ -71,7 +71,8 @@ class ChoiceClustering(Learner):
     stop_reason_ : str or None
         As in `TabularClustering`.
     decision_ : Decision or None
-        After `fit_log`: which plan the centres and labels are, why, and what to doubt.
+        After `fit_log`: which plan the centres and labels are, why, what to doubt, and what the
+        figures take for granted.
     checks_ : list of Check
         After `fit_log`: how the model compares with the log, the most surprising first.
 

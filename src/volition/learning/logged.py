@@ -19,6 +19,7 @@ from volition.choices import (
 from volition.choices.checks import DAYS, Check
 from volition.choices.decision import (
     BEST,
+    BY_NEARNESS,
     MANY_SILENT,
     MOVED,
     NEAREST,
@@ -136,7 +137,9 @@ class LoggedPlans:
 
     def _notes(self) -> list[str]:
         """Return what the figures take for granted."""
-        return [] if self._silent else silence(self.unanswered)
+        found = [] if self._silent else silence(self.unanswered)
+        told = self.propensity is None and self.choices.n_clusters > 1 and not self._unjudged
+        return [*found, BY_NEARNESS] if told else found
 
     def sentences(self) -> list[str]:
         """Return what a user should know of the plan, and of the log."""
