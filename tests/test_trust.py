@@ -805,3 +805,30 @@ def test_what_is_assumed_where_there_are_no_propensities_is_said_and_is_no_warni
     log["propensity"] = np.where(log["prescribed"] == near, 0.8 + 0.2 / 3, 0.2 / 3)
     model.fit_log(town, log, today)
     assert model.decision_.notes == ()
+
+
+@pytest.mark.parametrize(("unit", "said"), [(1e40, "too large"), (1e-60, "too small"), (1e100, "")])
+def test_units_that_cannot_be_computed_with_are_refused_in_one_sentence(unit, said):
+    town, today, log = plain_log(3)
+    with pytest.raises(ValueError, match=rf"{said}.*give coordinates in \w+ units\.$"):
+        ChoiceClustering(3).fit_log(town * unit, log, today * unit)
+
+
+@pytest.mark.parametrize("unit", [1e25, 1e-25])
+def test_large_and_small_units_change_nothing(unit):
+    town, today, log = plain_log(3)
+    rows = []
+    for size in (1.0, unit):
+        model = ChoiceClustering(3, family="distance", random_state=0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            model.fit_log(town * size, log, today * size)
+        rows.append([row.expected for row in model.worth()])
+    np.testing.assert_allclose(np.array(rows[1]) / unit**2, rows[0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("size", [1e160, 1e300])
+def test_covariates_that_cannot_be_squared_are_refused_in_one_sentence(size):
+    town, today, log = plain_log(3)
+    with pytest.raises(ValueError, match=r"at row 7, column 0; use larger units, up to 1e\+100\.$"):
+        ChoiceClustering(3).fit_log(town, log, today, covariates=size * (np.arange(200) == 7))

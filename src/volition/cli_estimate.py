@@ -155,7 +155,9 @@ def estimate(
     _print(console, model, worth, summary, out)
     decided = summary["recommended"]
     said = {*decided["doubts"], *decided["notes"], instead_of_moving(decided["name"])}
-    for sentence in dict.fromkeys([*table.notes, *(str(w.message) for w in caught)]):
+    # What libraries say of their own arithmetic is no news to users.
+    ours = [str(w.message) for w in caught if issubclass(w.category, UserWarning)]
+    for sentence in dict.fromkeys([*table.notes, *ours]):
         if sentence not in said:
             console.print(f"Note: {sentence}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import Any, Self
 
@@ -19,6 +20,9 @@ from volition.learning.staged import StagedStrategy, choice_strategy
 from volition.learning.strategy import Tally
 from volition.records import LogOptions, read_records
 from volition.validation import FloatArray, check_centers, check_scalar
+
+#: costs in a log lie below this, and the largest above its inverse: variances of squares are needed
+LARGEST_COST = 1e60
 
 
 class ChoiceClustering(Learner):
@@ -269,6 +273,7 @@ class ChoiceClustering(Learner):
                 f"n_clusters={self.n_clusters}, but the log was recorded with "
                 f"{choices.n_clusters} centres."
             )
+        _check_size(choices.costs(entities.X, entities.cost))
         strategy = self._strategy(entities, study.strategy.rng, from_log=True)
         for note in records.notes:
             warnings.warn(note, UserWarning, stacklevel=2)
@@ -344,6 +349,18 @@ class ChoiceClustering(Learner):
             moved = self.cluster_centers_, self.labels_
             plans = LoggedPlans(self._study.entities, self.choices_, fit, None, moved)
         return plans.reach(self.cluster_centers_, self.labels_)
+
+
+def _check_size(costs: FloatArray) -> None:
+    """Raise ValueError if costs are so large, or so small, that their squares' squares are not."""
+    largest = float(np.abs(costs).max())
+    if largest > LARGEST_COST or 0 < largest < 1 / LARGEST_COST:
+        size, units = ("large", "larger") if largest > 1 else ("small", "smaller")
+        ends = f"1e{-round(math.log10(LARGEST_COST))} to 1e{round(math.log10(LARGEST_COST))}"
+        raise ValueError(
+            f"The largest cost in the log is {largest:.3g}, too {size} to compute with ({ends}): "
+            f"give coordinates in {units} units."
+        )
 
 
 def _checked_region(region: Any, entities: Entities, layouts: FloatArray) -> FloatArray:
