@@ -832,3 +832,11 @@ def test_covariates_that_cannot_be_squared_are_refused_in_one_sentence(size):
     town, today, log = plain_log(3)
     with pytest.raises(ValueError, match=r"at row 7, column 0; use larger units, up to 1e\+100\.$"):
         ChoiceClustering(3).fit_log(town, log, today, covariates=size * (np.arange(200) == 7))
+
+
+def test_centres_of_today_that_are_not_in_the_log_are_refused():
+    town, today, log = plain_log(3)
+    log["layout"] = np.arange(2000) // 1000
+    sets = np.stack([today, today + 1, today + 2])
+    with pytest.raises(ValueError, match=r"no answer at today's centres.*layout, 2; its last is 1"):
+        ChoiceClustering(3).fit_log(town, log, sets)

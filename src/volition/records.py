@@ -285,6 +285,11 @@ def _layout(given: Any, L: int, m: int, at: At) -> IntArray:
             f"The log's layout at {at(int(bad[0]))} is {numbers[bad[0]]:g}; sets of centres "
             f"{allowed}."
         )
+    if not (numbers == L - 1).any():
+        raise ValueError(
+            f"The log has no answer at today's centres, those of the last layout, {L - 1}; its "
+            f"last is {numbers.max():.0f}. Leave out the centres that were not yet in use."
+        )
     return numbers.astype(np.int64)
 
 
