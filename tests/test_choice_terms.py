@@ -16,8 +16,10 @@ from volition.autonomy import Chunk
 from volition.choices import AWAY, STAY, Choices, check_family, fit_choices
 from volition.choices import terms as kinds
 from volition.choices.data import make_basis, make_decisions, make_scene
+from volition.choices.decision import of_other_costs
 from volition.choices.terms import KINDS, KNOTS, LARGEST, SMALLEST, TERMS, Slope, named
 from volition.costs import SquaredEuclidean
+from volition.problem import Problem
 
 COST, UNIT = SquaredEuclidean(), 0.3
 N, C = 25, 2
@@ -87,6 +89,8 @@ def stay_formula(name, theta, t, i, j):
         "cost": lambda: theta[0] * d,
         "log cost": lambda: theta[0] * math.log(d + SMALLEST),
         "cost curve": lambda: curve(theta, d),
+        "excess": lambda: theta[0] * (d - min(t.D[i])),
+        "excess curve": lambda: curve(theta, d - min(t.D[i])),
         "cluster": lambda: theta[j],
         "rank": lambda: theta[min(rank, 3)],
         "covariates": lambda: theta @ t.Z[i],
@@ -241,3 +245,46 @@ def test_a_new_kind_of_term_is_added_in_one_place(monkeypatch):
     assert_allclose(fit.away.coefficients, -0.8, rtol=0.15)
     assert fit.model.by_entity
     assert fit.model.depends_on_centers
+
+
+def obeying_by_excess(seed, blind):
+    """Return a town whose entities obey by how much more it costs than the nearest centre."""
+    rng = np.random.default_rng(seed)
+    town, today = rng.uniform(0, 10, (300, 2)), rng.uniform(0, 10, (1, 4, 2))
+    D = ((town[:, None] - today[0]) ** 2).sum(2)
+    excess, near, entity = D - D.min(1, keepdims=True), D.argmin(1), rng.integers(0, 300, 3000)
+    told = np.where(rng.random(3000) < blind, rng.integers(0, 4, 3000), near[entity])
+    stays = rng.random(3000) < 1 / (1 + np.exp(0.15 * excess[entity, told] - 1.5))
+    other = (told + rng.integers(1, 4, 3000)) % 4
+    choices = Choices(entity, told, np.where(stays, told, other), 0 * told, today)
+    return town, choices, excess
+
+
+def test_obeying_by_what_it_costs_above_the_nearest_is_found():
+    town, choices, excess = obeying_by_excess(0, 0.5)
+    fit = fit_choices(town, choices, SquaredEuclidean(), 10.0)
+    assert fit.stay.terms == ("constant", "excess")
+    np.testing.assert_allclose(fit.stay.coefficients, [1.5, -1.5], atol=0.3)
+    # The model is what was fitted, wherever the centres are, with a gradient.
+    p = Problem(town, autonomy=fit.model).conditional(choices.layouts[0], np.full(300, 2))
+    odds = fit.stay.coefficients @ [np.ones(300), excess[:, 2] / 10]
+    np.testing.assert_allclose(p[:, 2], 1 / (1 + np.exp(-odds)))
+    # Beyond what was seen it holds still.
+    seen = {"excess": (0.0, 0.5)}
+    held = Problem(town, autonomy=fit.model.within(seen)).conditional(
+        choices.layouts[0], np.full(300, 2)
+    )
+    odds = fit.stay.coefficients @ [np.ones(300), np.minimum(excess[:, 2] / 10, 0.5)]
+    np.testing.assert_allclose(held[:, 2], 1 / (1 + np.exp(-odds)))
+
+
+@pytest.mark.parametrize(("rows", "told_apart"), [(3000, True), (50, False)])
+def test_costs_that_a_log_cannot_tell_apart_are_other_readings(rows, told_apart):
+    town, choices, _ = obeying_by_excess(1, 0.9)
+    cost, choices = SquaredEuclidean(), choices.take(slice(rows))
+    fit = fit_choices(town, choices, cost, 10.0, family=(("constant", "excess"), ("entity",)))
+    others = [one.stay.terms[1] for one in of_other_costs(fit, town, choices, cost, None)]
+    assert ("cost" not in others) == told_apart
+    assert "excess curve" in others  # a straight line is a curve too
+    plain = fit_choices(town, choices, cost, 10.0, family="distance")
+    assert of_other_costs(plain, town, choices, cost, None) == []

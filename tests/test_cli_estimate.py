@@ -282,3 +282,32 @@ def test_costs_of_a_model_that_the_log_contradicts_are_not_written(command, monk
     for name, column in (("assignments.csv", "expected_cost"), ("moves.csv", "share_realized")):
         with open(folder / "m" / name, encoding="utf-8") as stream:
             assert {row[column] for row in csv.DictReader(stream)} == {""}
+
+
+@pytest.mark.parametrize(("every", "share", "judged"), [(10, "10 %", True), (3, "33 %", False)])
+def test_rows_without_an_answer_are_a_caution_beside_the_figures(run, folder, every, share, judged):
+    lines = (folder / "log.csv").read_text().split()
+    for number in range(1, len(lines), every):
+        entity, told, _, chance = lines[number].split(",")
+        lines[number] = f"{entity},{told},,{chance}"
+    (folder / "some.csv").write_text("\n".join(lines) + "\n")
+    words = [word if word != "log.csv" else "some.csv" for word in LOG]
+    code, out, err = run(*words, "--family", "distance", "--out", f"some{every}")
+    assert (code, err) == (0, "")
+    out = " ".join(out.split())
+    assert out.count(f"{share} of the rows have no answer: if those who override answer less") == 1
+    assert judged == ("no cost has an interval" not in out)
+    summary = json.loads((folder / f"some{every}" / "summary.json").read_text())
+    assert (summary["worth"]["today"]["expected_low"] is not None) == judged
+
+
+def test_what_is_assumed_without_propensities_is_said_beside_the_figures(run, folder):
+    lines = (folder / "log.csv").read_text().split()
+    (folder / "bare.csv").write_text("\n".join(line.rsplit(",", 1)[0] for line in lines) + "\n")
+    words = [word if word != "log.csv" else "bare.csv" for word in LOG]
+    code, out, err = run(*words, "--covariates", "van", "--family", "distance", "--out", "bare")
+    assert (code, err) == (0, "")
+    out = " ".join(out.split())
+    assert out.count("Note: The log has no propensities, so these are counted") == 1
+    notes = json.loads((folder / "bare" / "summary.json").read_text())["recommended"]["notes"]
+    assert len(notes) == 1

@@ -197,3 +197,13 @@ def test_bad_input_gets_one_sentence():
             estimate_off_policy(*wrong)
     with pytest.raises(ValueError, match="share is 0 in every row"):
         estimate_off_policy([1.0], [1.0], share=[0.0])
+
+
+@pytest.mark.parametrize("size", [1e150, 1e-150])
+def test_the_size_of_values_does_not_matter(size):
+    rng = np.random.default_rng(0)
+    weight, value, who = rng.random(200), rng.random(200), rng.integers(0, 50, 200)
+    plain = estimate_off_policy(weight, value, who)
+    scaled = estimate_off_policy(weight, value * size, who)
+    for a, b in ((plain[0], scaled[0]), (plain[1], scaled[1])):
+        np.testing.assert_allclose(np.array(b) / size, a, rtol=1e-12)

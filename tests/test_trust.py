@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.special import softmax
 from scipy.stats import kstest
 
 from volition import (
@@ -23,7 +24,16 @@ from volition.choices import Choices, fit_choices
 from volition.choices.checks import check_model, dependence, lack_of_fit
 from volition.choices.decision import BEST, MOVED, NEAREST, TODAY
 from volition.choices.sequence import crowds, memory, told_again
-from volition.choices.worth import ExpectedCosts, Log, compare, expected_costs, seen_cost
+from volition.choices.worth import (
+    ExpectedCosts,
+    Log,
+    compare,
+    direct,
+    expected_costs,
+    fixed_prescriptions,
+    liked_by_place,
+    seen_cost,
+)
 from volition.costs import SquaredEuclidean
 from volition.datasets import load_four_groups
 from volition.learning.trial import drawn_twice, estimate, reserve
@@ -628,3 +638,205 @@ def test_answers_that_are_all_as_expected_are_no_proof_that_others_never_come():
         assert error > 0
         hits.append(found.low <= paid.mean() <= found.high)
     assert np.mean(hits) > 0.9  # without the answer that nobody has given: a third
+
+
+def liked_far_from_the_middle(seed, m=3000):
+    """Return a town in which those who override go to the centre farthest from the middle."""
+    rng = np.random.default_rng(seed)
+    middles, spread = rng.uniform(0, 10, (5, 2)), rng.uniform(0.5, 1.8, (5, 1))
+    mine = rng.integers(0, 5, 300)
+    town = middles[mine] + spread[mine] * rng.standard_normal((300, 2))
+    unit = town.var(0).sum() / 5
+
+    def p(Y):
+        u = np.tile(2 * squared(town.mean(0)[None], Y)[0] / unit, (5, 1))
+        np.fill_diagonal(u, -np.inf)
+        return 0.85 * np.eye(5) + 0.15 * softmax(u, axis=1)
+
+    def cost(Y, policy):
+        return float(np.einsum("ij,jk,ik->i", policy, p(Y), squared(town, Y)).mean())
+
+    today = np.array([[4.04, 3.66], [4.73, 9.14], [6.85, 4.65], [1.5, 5.38], [3.17, 8.79]])
+    best = np.einsum("jk,ik->ij", p(today), squared(town, today)).argmin(1)
+    policy = 0.95 * np.eye(5)[best] + 0.05 / 5
+    entity = rng.integers(0, 300, m)
+    told = np.array([rng.choice(5, p=policy[i]) for i in entity])
+    used = np.array([rng.choice(5, p=one) for one in p(today)[told]])
+    chance = policy[entity, told]
+    log = {"entity": entity, "prescribed": told, "realized": used, "propensity": chance}
+    return town, today, log, policy, cost
+
+
+@pytest.mark.parametrize("twice", [False, True])
+def test_a_liking_may_stay_at_its_place(twice):
+    """By cluster numbers alone, moving the liked centre into the middle would save 40 %."""
+    town, today, log, policy, cost = liked_far_from_the_middle(8)
+    centers = today
+    if twice:  # two sets that are the same: they never moved either
+        centers = np.stack([today, today])
+        log["layout"] = np.arange(len(log["entity"])) * 2 // len(log["entity"])
+    model = ChoiceClustering(5, family=(("constant",), ("cluster",)), random_state=0)
+    model.fit_log(town, log, centers)
+    rows = {row.name: row for row in model.worth()}
+    moved, plan = rows[MOVED], model._plans.moved
+    saved = cost(today, policy) - cost(plan[0], np.eye(5)[plan[1]])
+    assert saved < 0 < moved.saving.value
+    assert moved.saving.low < 0
+    assert moved.saving.low < rows["autonomy ignored"].saving.high
+    assert model.decision_.name in (TODAY, NEAREST, BEST)
+    assert "its place cannot be known" in model.decision_.reason
+
+
+def test_a_centre_that_hardly_moves_keeps_its_liking():
+    town, today, log, *_ = liked_far_from_the_middle(8)
+    model = ChoiceClustering(5, family=(("constant",), ("cluster",)), random_state=0)
+    model.fit_log(town, log, today)
+    near, labels = today + 0.01, squared(town, today).argmin(1)
+    placed = liked_by_place(model.fit_, model._plans.log(), near, labels)
+    plain = direct(model.fit_, town, SquaredEuclidean(), None, near, labels)
+    for one in placed:
+        assert one.value == pytest.approx(plain.value)
+        np.testing.assert_allclose(one.gradient, plain.gradient)
+    # Two at the place of one are both liked as that one is.
+    both = today[[0, 1, 2, 1, 4]]
+    liked = liked_by_place(model.fit_, model._plans.log(), both, labels)[0]
+    away = model.fit_.away
+    away = away._replace(coefficients=away.coefficients[[0, 1, 2, 1, 4]])
+    same = model.fit_.model.with_coefficients(model.fit_.model.stay, away.by_term())
+    expected = Problem(town, autonomy=same).distortion(both, labels)
+    assert liked.value == pytest.approx(expected)
+
+
+def told_their_own(seed, m=2000):
+    """Return a log in which each is always told the site it signed up for, and wants no other."""
+    rng = np.random.default_rng(seed)
+    town = rng.uniform(0, 10, (200, 2))
+    today = np.array([[2.0, 2.0], [8.0, 2.0], [5.0, 8.0], [5.0, 5.0]])
+    near = squared(town, today).argmin(1)
+    own = np.where(rng.random(200) < 0.3, rng.integers(0, 4, 200), near)
+    entity = rng.integers(0, 200, m)
+    used = np.where(rng.random(m) < 0.9, own[entity], near[entity])
+    log = {"entity": entity, "prescribed": own[entity], "realized": used}
+    return town, today, log | {"timestamp": np.arange(m)}
+
+
+def test_where_each_is_told_the_same_for_ever_no_other_plan_is_judged(tmp_path):
+    town, today, log = told_their_own(0)
+    model = ChoiceClustering(4, family="distance", random_state=0)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model.fit_log(town, log, today)
+    assert any("a column 'propensity' is needed" in str(w.message) for w in caught)
+    assert model.decision_.name == TODAY
+    first, *others = model.worth()
+    assert np.isfinite(first.expected).all()
+    for row in others:
+        assert row.basis == "guess"
+        assert np.isnan([row.expected.low, row.saving.low, row.robust.low, row.direct.low]).all()
+    again = load_model(save_model(model, tmp_path / "m.safetensors"))
+    assert all(row.basis == "guess" for row in again.worth()[1:])
+    # Propensities that are known are another matter.
+    known = {row.name: row for row in model.worth(propensity=np.full(2000, 0.775))}
+    assert known[NEAREST].basis == "seen"
+
+
+def test_prescriptions_that_are_drawn_anew_are_rarely_taken_for_fixed():
+    rng, low = np.random.default_rng(0), []
+    town, today = rng.uniform(0, 10, (100, 2)), rng.uniform(0, 10, (1, 4, 2))
+    rank = squared(town, today[0]).argsort(1)
+    for _ in range(400):
+        entity = rng.integers(0, 100, 600)
+        told = rank[entity, rng.choice(4, 600, p=[0.85, 0.05, 0.05, 0.05])]
+        choices = Choices(entity, told, told, 0 * told, today)
+        low.append(fixed_prescriptions(town, choices, SquaredEuclidean())[2])
+    assert np.mean(np.array(low) < 0.05) < 0.09
+    assert np.mean(np.array(low) < 0.002) < 0.01
+
+
+def plain_log(seed, m=2000, kappa=0.4):
+    """Return a town, today's centres, and a log of those who go to the nearest if they override."""
+    rng = np.random.default_rng(seed)
+    town, today = rng.uniform(0, 10, (200, 2)), np.array([[2.0, 2.0], [8.0, 3.0], [4.0, 8.0]])
+    near, entity = squared(town, today).argmin(1), rng.integers(0, 200, m)
+    told = np.where(rng.random(m) < 0.8, near[entity], rng.integers(0, 3, m))
+    used = np.where(rng.random(m) < kappa, (told + rng.integers(1, 3, m)) % 3, told)
+    log = {"entity": entity, "prescribed": told, "realized": used, "timestamp": np.arange(m)}
+    return town, today, log
+
+
+@pytest.mark.parametrize("before", [False, True])
+@pytest.mark.parametrize(("share", "said", "judged"), [(0.03, 0, 1), (0.1, 1, 1), (0.3, 1, 0)])
+def test_many_rows_without_an_answer_are_a_caution_and_more_are_no_basis(
+    before, share, said, judged, tmp_path
+):
+    """Whether the rows are in the log, or were left out before and counted."""
+    town, today, log = plain_log(1)
+    silent = np.random.default_rng(0).random(2000) < share
+    if before:
+        log = {name: column[~silent] for name, column in log.items()}
+    else:
+        log["realized"] = np.where(silent, -1, log["realized"])
+    model = ChoiceClustering(3, family="distance", random_state=0)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model.fit_log(town, log, today, unanswered=int(silent.sum()) if before else 0)
+    words = "of the rows have no answer: if those who override answer less often"
+    assert sum(words in str(w.message) for w in caught) == said
+    beside = [*model.decision_.notes, *model.decision_.doubts]
+    assert sum(words in sentence for sentence in beside) == said
+    assert bool(model.decision_.doubts) == (not judged)
+    again = load_model(save_model(model, tmp_path / "m.safetensors"))
+    for rows in (model.worth(), again.worth()):
+        assert np.isfinite(rows[0].expected.low) == judged
+        assert np.isfinite([row.saving.low for row in rows[1:3]]).all() == judged
+    assert judged or model.decision_.name == TODAY
+
+
+def test_what_is_assumed_where_there_are_no_propensities_is_said_and_is_no_warning():
+    town, today, log = plain_log(2)
+    model = ChoiceClustering(3, family="distance", random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.fit_log(town, log, today)
+    (note,) = model.decision_.notes
+    assert note.startswith("The log has no propensities, so these are counted by how near")
+    assert not model.decision_.doubts
+    near = squared(town, today).argmin(1)[log["entity"]]
+    log["propensity"] = np.where(log["prescribed"] == near, 0.8 + 0.2 / 3, 0.2 / 3)
+    model.fit_log(town, log, today)
+    assert model.decision_.notes == ()
+
+
+@pytest.mark.parametrize(("unit", "said"), [(1e40, "too large"), (1e-60, "too small"), (1e100, "")])
+def test_units_that_cannot_be_computed_with_are_refused_in_one_sentence(unit, said):
+    town, today, log = plain_log(3)
+    with pytest.raises(ValueError, match=rf"{said}.*give coordinates in \w+ units\.$"):
+        ChoiceClustering(3).fit_log(town * unit, log, today * unit)
+
+
+@pytest.mark.parametrize("unit", [1e25, 1e-25])
+def test_large_and_small_units_change_nothing(unit):
+    town, today, log = plain_log(3)
+    rows = []
+    for size in (1.0, unit):
+        model = ChoiceClustering(3, family="distance", random_state=0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            model.fit_log(town * size, log, today * size)
+        rows.append([row.expected for row in model.worth()])
+    np.testing.assert_allclose(np.array(rows[1]) / unit**2, rows[0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("size", [1e160, 1e300])
+def test_covariates_that_cannot_be_squared_are_refused_in_one_sentence(size):
+    town, today, log = plain_log(3)
+    with pytest.raises(ValueError, match=r"at row 7, column 0; use larger units, up to 1e\+100\.$"):
+        ChoiceClustering(3).fit_log(town, log, today, covariates=size * (np.arange(200) == 7))
+
+
+def test_centres_of_today_that_are_not_in_the_log_are_refused():
+    town, today, log = plain_log(3)
+    log["layout"] = np.arange(2000) // 1000
+    sets = np.stack([today, today + 1, today + 2])
+    with pytest.raises(ValueError, match=r"no answer at today's centres.*layout, 2; its last is 1"):
+        ChoiceClustering(3).fit_log(town, log, sets)

@@ -130,7 +130,7 @@ def estimate(
                 table.values, files.log.columns, Y, sample_weight=table.weight, covariates=Z,
                 entity_ids=files.ids, lines=files.log.lines, center_names=files.centers.names,
                 numbered_from=numbered_from, skip_unknown=skip_unknown, tolerance=tolerance,
-                region=_region(region, layouts.shape[2]),
+                region=_region(region, layouts.shape[2]), unanswered=files.log.unanswered,
             )  # fmt: skip
             worth = model.worth()
         except ValueError as error:
@@ -153,8 +153,11 @@ def estimate(
     console = make_console()
     console.width = max(console.width, 130)  # the table is of no use cut off
     _print(console, model, worth, summary, out)
-    said = {*summary["recommended"]["doubts"], instead_of_moving(summary["recommended"]["name"])}
-    for sentence in dict.fromkeys([*table.notes, *(str(w.message) for w in caught)]):
+    decided = summary["recommended"]
+    said = {*decided["doubts"], *decided["notes"], instead_of_moving(decided["name"])}
+    # What libraries say of their own arithmetic is no news to users.
+    ours = [str(w.message) for w in caught if issubclass(w.category, UserWarning)]
+    for sentence in dict.fromkeys([*table.notes, *ours]):
         if sentence not in said:
             console.print(f"Note: {sentence}")
 
@@ -367,6 +370,8 @@ def _print_plans(console: Console, model: ChoiceClustering, worth: list[Any]) ->
     console.print(f"* Recommended: {decision.name}. Why: {decision.reason}.")
     for doubt in decision.doubts:
         console.print(f"Caution: {doubt}")
+    for note in decision.notes:
+        console.print(f"Note: {note}")
     chosen = next(row for row in worth if row.name == decision.name)
     ignored = next(row for row in worth if row.name == IGNORED)
     if chosen.basis == ignored.basis == MODEL:

@@ -19,7 +19,7 @@ from volition.logged_costs import LoggedCosts
 from volition.messages import a_few, shortened
 from volition.numbering import check_center_names, read_clusters
 from volition.repetition import note_repetition
-from volition.validation import FloatArray
+from volition.validation import FloatArray, check_integer
 
 IntArray = NDArray[np.int64]
 #: where a row is, in words
@@ -37,6 +37,7 @@ class Records(NamedTuple):
     rows: IntArray  # (m,) row of the log
     center_names: list[str] | None
     notes: list[str]  # what was left out, and what looks odd
+    unanswered: float = 0.0  # share of rows that had no answer
 
 
 #: kinds of arrays that numpy would take for numbers though they are none
@@ -63,6 +64,8 @@ class LogOptions:
         mean, whichever is larger.
     lines : sequence of int, optional
         Line of the file that each row comes from, for messages.
+    unanswered : int
+        Rows without an answer that were left out of the log before, and said to be.
     """
 
     entity_ids: Any = None
@@ -71,6 +74,7 @@ class LogOptions:
     skip_unknown: bool = False
     tolerance: float = 1e-4
     lines: Any = None
+    unanswered: int = 0
 
     def place(self, row: int) -> str:
         """Return in words where a row of the log is."""
@@ -130,10 +134,12 @@ def read_records(
     options = options or LogOptions()
     columns = log_columns(log)
     rows = np.arange(len(columns["entity"]))
+    check_integer(options.unanswered, "unanswered", 0)
     notes: list[str | None] = []
     silent = np.array([is_missing(cell) for cell in columns["realized"].tolist()])
     if silent.all():
         raise ValueError("The log has no row with a realised cluster.")
+    unanswered = (int(silent.sum()) + options.unanswered) / (len(rows) + options.unanswered)
     if silent.any():
         notes.append(unanswered_note(int(silent.sum())))
         columns, rows = _some(columns, rows, ~silent)
@@ -169,7 +175,9 @@ def read_records(
     resolved = {"entity": entities, "prescribed": prescribed, "realized": realized}
     notes.append(note_repetition({**columns, **resolved}, nearest, at))
     said = [note for note in notes if note]
-    return Records(entities, prescribed, realized, layout, propensity, rows, names, said)
+    return Records(
+        entities, prescribed, realized, layout, propensity, rows, names, said, unanswered
+    )
 
 
 def unanswered_note(number: int) -> str:
@@ -276,6 +284,11 @@ def _layout(given: Any, L: int, m: int, at: At) -> IntArray:
         raise ValueError(
             f"The log's layout at {at(int(bad[0]))} is {numbers[bad[0]]:g}; sets of centres "
             f"{allowed}."
+        )
+    if not (numbers == L - 1).any():
+        raise ValueError(
+            f"The log has no answer at today's centres, those of the last layout, {L - 1}; its "
+            f"last is {numbers.max():.0f}. Leave out the centres that were not yet in use."
         )
     return numbers.astype(np.int64)
 

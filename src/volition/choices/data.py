@@ -140,12 +140,17 @@ def make_scene(
 def seen_costs(
     X: FloatArray, choices: Choices, cost: Cost, cost_unit: float
 ) -> dict[str, tuple[float, float]]:
-    """Return between which costs choices were made: of obeying, of others, between centres."""
+    """Return between which costs choices were made.
+
+    Of obeying, of obeying above the nearest, of others, between centres.
+    """
     scene = make_scene(X, choices, cost, cost_unit, np.zeros((len(X), 0)), None)
     rows = np.arange(len(scene.D))
     obeying = scene.D[rows, scene.prescribed]
+    excess = obeying - scene.D.min(1)
     found = {
         "stay": (float(obeying.min()), float(np.quantile(obeying, FOLLOWED))),
+        "excess": (float(excess.min()), float(np.quantile(excess, FOLLOWED))),
         "entity": (float(scene.D.min()), float(np.quantile(scene.D, FOLLOWED))),
     }
     if choices.n_clusters > 1:
@@ -158,9 +163,10 @@ def _view(about: str, scene: Scene) -> View:
     """Return what terms look at in logged choices."""
     j = scene.prescribed[:, None]
     mine = np.take_along_axis(scene.rank, j, 1)
-    view = View(j, None, None, j, mine, mine, scene.covariates, scene.place)
+    view = View(j, None, None, None, j, mine, mine, scene.covariates, scene.place)
     if about == "stay":
         cost = np.take_along_axis(scene.D, j, 1)
+        view = view._replace(excess=cost - scene.D.min(1, keepdims=True))
     else:
         cost = scene.apart if about == "pair" else scene.D
         view = view._replace(cluster=np.arange(cost.shape[1]), rank=scene.rank)

@@ -13,11 +13,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from volition.choices.checks import Check
-from volition.choices.data import Choices
-from volition.choices.fit import ChoiceFit, Part, fit_choices
-from volition.choices.terms import KINDS
-from volition.choices.worth import GUESS, MODEL, SEEN, TOO_FAR, Reach, Worth
+from volition.choices.checks import FALSE_ALARM, Check
+from volition.choices.data import Choices, predicted
+from volition.choices.fit import ChoiceFit, Part, clearly_better, fit_choices
+from volition.choices.terms import ALIKE, KINDS, TERMS
+from volition.choices.worth import (
+    GUESS,
+    MODEL,
+    SEEN,
+    TOO_FAR,
+    Reach,
+    Worth,
+    fixed_prescriptions,
+    never_moved,
+)
 from volition.io.serialization import registered
 from volition.validation import FloatArray
 
@@ -25,6 +34,14 @@ from volition.validation import FloatArray
 FEWEST_CHOICES = 200
 #: how often likings of centres are exchanged at random, to see what that would change
 EXCHANGES = 4
+#: shares of rows without an answer from which a word is due, and from which nothing is judged
+SOME_SILENT, MANY_SILENT = 0.05, 0.2
+#: what is assumed of a log without propensities
+BY_NEARNESS = (
+    "The log has no propensities, so these are counted by how near the prescribed centre is. The "
+    "figures hold only if prescriptions had no other reason: if entities were told what they "
+    "had asked for, say, or what suits them, other plans may cost more."
+)
 #: names of plans
 TODAY = "today"
 NEAREST = "today's centres, nearest prescribed"
@@ -39,6 +56,7 @@ class Decision(NamedTuple):
     name: str
     doubts: tuple[str, ...]  # what speaks against the model, in sentences
     reason: str
+    notes: tuple[str, ...] = ()  # what the figures take for granted, in sentences
 
 
 def doubts_about(checks: Sequence[Check], reach: Reach, n_choices: int) -> list[str]:
@@ -85,6 +103,58 @@ def order_matters(checks: Sequence[Check]) -> list[str]:
     ]
 
 
+def not_drawn_anew(X: FloatArray, choices: Choices, cost: Any) -> list[str]:
+    """Return a sentence if propensities cannot be judged from the log, else nothing.
+
+    Where each entity is told its own centre again and again, how often the nearest is prescribed,
+    or the second, is no probability of anything.
+    """
+    if choices.n_clusters == 1:
+        return []
+    share, should, chance = fixed_prescriptions(X, choices, cost)
+    if chance >= FALSE_ALARM:
+        return []
+    return [
+        f"Entities are told the same again and again: two rows of one entity differ in "
+        f"{_percent(share)} of cases, but in {_percent(should)} if each prescription were drawn "
+        "anew by how near centres are. So how likely each was cannot be judged from the log, nor "
+        "what other plans cost; a column 'propensity' is needed for that."
+    ]
+
+
+def silence(share: float) -> list[str]:
+    """Return a sentence if many rows have no answer, else nothing.
+
+    Parameters
+    ----------
+    share : float
+        Of rows without an answer.
+
+    Examples
+    --------
+    >>> from volition.choices.decision import silence
+    >>> silence(0.01)
+    []
+    >>> silence(0.3)[0][:32]
+    '30 % of the rows have no answer:'
+    """
+    if share < SOME_SILENT:
+        return []
+    most = (
+        " That is too many: no cost has an interval, and no plan but today's is recommended."
+        if share >= MANY_SILENT
+        else ""
+    )
+    return [
+        f"{_percent(share)} of the rows have no answer: if those who override answer less often, "
+        f"there are more overrides than the figures say, and costs are higher.{most}"
+    ]
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %" if share < 0.1 else f"{100 * share:.0f} %"
+
+
 def _often(check: Check) -> str:
     often = f"one log in {1 / max(check.p_value, 1e-6):,.0f}"
     return f"fewer than {often}" if check.p_value < 1e-6 else often
@@ -95,7 +165,7 @@ def instead_of_moving(name: str) -> str:
     return f"Recommended instead of moving the centres: {name}."
 
 
-def says_nothing_of_moves(fit: ChoiceFit, choices: Choices) -> bool:
+def says_nothing_of_moves(fit: ChoiceFit, choices: Choices, cost: Any) -> bool:
     """Whether what the model knows belongs to single centres, where the log has them standing.
 
     How each prescribed centre is obeyed, or who goes from which to which, cannot be carried over to
@@ -103,10 +173,12 @@ def says_nothing_of_moves(fit: ChoiceFit, choices: Choices) -> bool:
     ways: see `other_readings`.)
     """
     bound = any(term.labelled and not term.liking for term in fit.kinds)
-    return len(choices.layouts) == 1 and bound
+    return bound and never_moved(choices, cost)
 
 
-def decide(rows: Sequence[Worth], doubts: Sequence[str], rank: int | None = None) -> Decision:
+def decide(
+    rows: Sequence[Worth], doubts: Sequence[str], rank: int | None = None, liked: bool = False
+) -> Decision:
     """Choose among today, the plans at today's centres, and the moved centres.
 
     Parameters
@@ -117,6 +189,8 @@ def decide(rows: Sequence[Worth], doubts: Sequence[str], rank: int | None = None
         From `doubts_about`.
     rank : int, optional
         What was all but always prescribed, if so: 0 for the nearest centre.
+    liked : bool
+        Whether some centres, or their places, are liked more than others.
     """
     by_name = {row.name: row for row in rows}
     moved = by_name[MOVED]
@@ -134,6 +208,12 @@ def decide(rows: Sequence[Worth], doubts: Sequence[str], rank: int | None = None
             "choices depend on which centre it is, and how they would change if it moved cannot be "
             "known from a log in which the centres never moved"
         )
+    elif liked and moved.saving.value > surest:
+        why = (
+            "choices depend on which centre it is; whether that goes with the centre or stays at "
+            "its place cannot be known from a log in which the centres never moved, and moved "
+            "centres do not clearly save either way"
+        )
     else:
         why = "moved centres do not clearly save"
     if seen:
@@ -144,6 +224,34 @@ def decide(rows: Sequence[Worth], doubts: Sequence[str], rank: int | None = None
     return Decision(TODAY, tuple(doubts), f"{why}, and {others}")
 
 
+def of_other_costs(
+    fit: ChoiceFit, X: FloatArray, choices: Choices, cost: Any, covariates: FloatArray | None
+) -> list[ChoiceFit]:
+    """Return models in which obeying depends on costs in another way, if the log allows them.
+
+    By what obeying costs, or by how much more it costs than the nearest centre, straight or not:
+    where prescriptions hardly vary, a log shows little of the difference, and another plan may rest
+    on it.
+    """
+    mine = [term for term in fit.stay.terms if term in ALIKE]
+    if len(mine) != 1:
+        return []
+    rows, found = (np.arange(len(choices.entities)), choices.realized), []
+    old = np.log(np.maximum(predicted(fit.model, X, choices, cost)[rows], 1e-300))
+    for name in ALIKE:
+        if name in mine or name == TERMS["stay"][mine[0]].plainer:
+            continue
+        stay = tuple(name if term in mine else term for term in fit.stay.terms)
+        other = fit_choices(
+            X, choices, cost, fit.model.cost_unit, covariates=covariates,
+            family=(stay, fit.away.terms), hold=fit.model.seen is not None,
+        )  # fmt: skip
+        new = np.log(np.maximum(predicted(other.model, X, choices, cost)[rows], 1e-300))
+        if not clearly_better(old, new, choices.entities):
+            found.append(other)
+    return found
+
+
 def other_readings(
     fit: ChoiceFit, X: FloatArray, choices: Choices, cost: Any, covariates: FloatArray | None
 ) -> list[ChoiceFit]:
@@ -152,8 +260,9 @@ def other_readings(
     A liking for one centre may belong to the centre, or to the place where it stands. The model
     takes the first; these take the second, in three ways: what looked like a liking is explained by
     costs as far as that goes, or a centre that has moved is liked as any other, or as another one.
+    (A fourth depends on where the centres go: see `volition.choices.worth.liked_by_place`.)
     """
-    if len(choices.layouts) > 1 or not any(term.labelled for term in fit.kinds):
+    if not (any(term.labelled for term in fit.kinds) and never_moved(choices, cost)):
         return []
     plain = fit_choices(
         X, choices, cost, fit.model.cost_unit, covariates=covariates,

@@ -38,6 +38,8 @@ LEAST = 2.0
 #: rows times clusters by which terms are chosen, at most, unless rows become too few for that;
 #: coefficients come from all rows
 CHOSEN_BY, FEWEST_ROWS = 240_000, 10_000
+#: covariates are squared
+LARGEST_COVARIATE = 1e100
 
 #: terms that a name stands for: (stay, away)
 FAMILIES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -214,6 +216,12 @@ def check_covariates(covariates: Any, n: int, width: int | None = None) -> Float
         raise ValueError("covariates must be numbers; code categories as columns of 0 and 1.")
     Z = Z.astype(np.float64)
     check_finite(Z, "covariates")
+    if Z.size and np.abs(Z).max() > LARGEST_COVARIATE:
+        row, column = np.unravel_index(int(np.abs(Z).argmax()), Z.shape)
+        raise ValueError(
+            f"covariates has {Z[row, column]:g} at row {row}, column {column}; use larger units, "
+            f"up to {LARGEST_COVARIATE:g}."
+        )
     if width is not None and Z.shape[1] != width:
         raise ValueError(f"covariates has {Z.shape[1]} columns, but {width} are expected.")
     return Z
@@ -326,10 +334,13 @@ def _forward(
         options = [option for option in options if clearly_better(option[1], best, who)]
         if not options:
             return terms, best
-        # The simplest that is not clearly worse than the likeliest: it reaches farther.
+        # The simplest that is not clearly worse than the likeliest: it reaches farther. Of several
+        # that are as simple, the likeliest.
         top = max(options, key=lambda option: float(option[1].mean()))[1]
         options = [option for option in options if not clearly_better(top, option[1], who)]
-        terms, best = min(options, key=lambda option: size_of(option[0]))
+        terms, best = min(
+            options, key=lambda option: (size_of(option[0]), -float(option[1].mean()))
+        )
         if frozenset(terms) in visited:
             return terms, best  # round in a circle of equals
         visited.add(frozenset(terms))

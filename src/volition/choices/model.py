@@ -44,11 +44,11 @@ class ChoiceAutonomy(StayOrLeave):
         Patches of the term "place".
     share : float, default=1.0
         Factor on the probability of overriding.
-    seen : dict of {"stay", "entity", "pair"} to (low, high), optional
-        Costs that the choices were made at, in cost units: of obeying, of alternatives from the
-        entity, and from the prescribed centre. Beyond these, terms stay as they are at the end:
-        nothing is concluded from a slope about costs that nobody ever had. (Straight terms go on
-        below the low end, which is at most its own length away.)
+    seen : dict of {"stay", "excess", "entity", "pair"} to (low, high), optional
+        Costs that the choices were made at, in cost units: of obeying, of obeying above the nearest
+        centre, of alternatives from the entity, and from the prescribed centre. Beyond these, terms
+        stay as they are at the end: nothing is concluded from a slope about costs that nobody ever
+        had. (Straight terms go on below the low end, which is at most its own length away.)
 
     Examples
     --------
@@ -218,7 +218,12 @@ class ChoiceAutonomy(StayOrLeave):
             assert self.basis is not None
             patches = self.basis(torch.cat([chunk.X + chunk.origin, covariates], 1))
         cluster = torch.arange(D.shape[1], device=D.device)
-        return View(cluster, D, rank=rank, covariates=covariates, patches=patches)
+        excess = None
+        if "excess" in self._needs:
+            excess = D - D.amin(1, keepdim=True)
+            if self.seen is not None and "excess" in self.seen:
+                excess = excess.clamp(max=self.seen["excess"][1])
+        return View(cluster, D, excess=excess, rank=rank, covariates=covariates, patches=patches)
 
     def _held(self, view: View, about: str) -> View:
         """Return the view with costs that are held at the ends of what was seen."""

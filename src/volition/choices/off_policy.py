@@ -201,18 +201,27 @@ def _by(which: IntArray, column: FloatArray) -> FloatArray:
 
 def _error(parts: FloatArray) -> float:
     """Return the standard error of a sum of independent parts that are known up to their mean."""
-    n = len(parts)
-    return math.sqrt(n / (n - 1) * float(parts @ parts)) if n > 1 else math.nan
+    n, size = len(parts), _size(parts)
+    if n < 2:
+        return math.nan
+    return size * math.sqrt(n / (n - 1) * float((parts / size) @ (parts / size)))
+
+
+def _size(parts: FloatArray) -> float:
+    """Return a power of two near the largest number: divided by it, squares are no overflow."""
+    largest = float(np.abs(parts).max(initial=0.0))
+    return math.ldexp(1.0, math.frexp(largest)[1]) if largest > 0 else 1.0
 
 
 def _estimate(
     value: float, parts: FloatArray, level: float, bounds: tuple[float, float]
 ) -> Estimate:
     """Return the interval of a mean from what independent clusters add to it."""
-    error = _error(parts)
-    squares = parts**2
+    error, size = _error(parts), _size(parts)
+    squares = (parts / size) ** 2
     total = float(squares.sum())
-    if not total > (NO_SPREAD * value) ** 2:  # alike, or one: how they differ is not known
+    # Alike, or one: how they differ is not known.
+    if not size * math.sqrt(total) > abs(NO_SPREAD * value):
         return Estimate(value, math.nan, math.nan, math.nan)
     # So many clusters of equal squares would estimate the variance as well (Satterthwaite).
     degrees = max(FEWEST_DEGREES, total**2 / float(squares @ squares))

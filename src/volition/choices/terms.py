@@ -42,6 +42,7 @@ class View(NamedTuple):
     cluster: Any  # (n, A) or (A,) its number
     cost: Any = None  # (n, A) from the entity, or from the prescribed centre
     bent: Any = None  # (n, A) the same for terms that are not straight; see `ChoiceAutonomy.seen`
+    excess: Any = None  # (n, A) how much more it costs the entity than the nearest centre does
     prescribed: Any = None  # (n, 1)
     rank: Any = None  # (n, A) how many centres are nearer to the entity
     prescribed_rank: Any = None  # (n, 1)
@@ -208,6 +209,21 @@ class Curve(Slope):
         return [(low, 1 - (at - low)), (low + 1, at - low)]
 
 
+class Excess(Slope):
+    """A coefficient times what a centre costs above the nearest one."""
+
+    @property
+    def needs(self) -> set[str]:
+        return {"excess"}
+
+    def columns(self, view: View) -> Columns:
+        return super().columns(view._replace(cost=view.excess, bent=view.excess))
+
+
+class ExcessCurve(Excess, Curve):
+    """A curve of what a centre costs above the nearest one."""
+
+
 class Cluster(Term):
     """A number for each cluster."""
 
@@ -295,8 +311,9 @@ class CovariateClusters(Covariates):
         return view.covariates @ theta.reshape(view.covariates.shape[1], -1)
 
 
-_OBEYING, _PAIR, _ENTITY = (
+_OBEYING, _EXCESS, _PAIR, _ENTITY = (
     "what obeying costs",
+    "how much more obeying costs than the nearest centre",
     "how far the alternative is from the prescribed centre",
     "how far it is from the entity",
 )
@@ -306,6 +323,8 @@ KINDS: tuple[Term, ...] = (
     Slope("cost", "stay", _OBEYING),
     Logarithm("log cost", "stay", f"{_OBEYING}, by its logarithm", "cost"),
     Curve("cost curve", "stay", f"{_OBEYING}, by any curve", "cost"),
+    Excess("excess", "stay", _EXCESS),
+    ExcessCurve("excess curve", "stay", f"{_EXCESS}, by any curve", "excess"),
     Cluster("cluster", "stay", "which cluster is prescribed"),
     Rank("rank", "stay", "how many centres are nearer than the prescribed one"),
     Covariates("covariates", "stay", "the entity's covariates"),
@@ -326,6 +345,10 @@ KINDS: tuple[Term, ...] = (
 TERMS = {part: {t.name: t for t in KINDS if t.part == part} for part in ("stay", "away")}
 #: what they are about, for people
 STAY, AWAY = ({name: term.words for name, term in part.items()} for part in TERMS.values())
+
+
+#: terms of staying that a log may not be able to tell apart
+ALIKE = ("cost", "excess", "cost curve", "excess curve")
 
 
 def named(part: str, names: Iterable[str]) -> list[Term]:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from scipy.stats import norm, t
+from scipy.stats import binom, norm, t
 
 from volition.autonomy import Autonomy
 from volition.choices.data import Choices, parts_of, seen_costs
@@ -39,6 +39,9 @@ FEWEST_PARTS = 5
 TOO_FAR = 0.1
 #: share of the smallest gap between logged centres below which centres are closer than was seen
 TOO_CLOSE = 0.9
+#: share of the usual gap between centres below which one that has moved stands as it did, and up to
+#: which it stands at the place of another
+HARDLY, NEAR = 0.1, 0.5
 #: share of prescriptions to other ranks below which a log has tried one rank only
 RARELY = 0.005
 #: rows of a log that are looked at together
@@ -338,6 +341,7 @@ def compare(
     doubtful: bool = False,
     order: bool = False,
     days: bool = False,
+    silent: bool = False,
 ) -> list[Worth]:
     """Return all estimates for centres and prescriptions, the first of which are today's.
 
@@ -350,7 +354,8 @@ def compare(
     costs : ExpectedCosts, optional
         Expected costs at the last centres, for the doubly robust estimate. Default: the model's.
     readings : sequence of ChoiceFit
-        Other models that the log allows. Intervals at other centres than today's hold theirs too.
+        Other models that the log allows. Intervals at other centres than today's hold theirs too,
+        and what comes of likings that stay at their places: see `liked_by_place`.
     doubtful : bool
         Whether the log contradicts the model. Estimates at other centres then have no intervals.
     order : bool
@@ -358,6 +363,8 @@ def compare(
         log's own sequence of prescriptions, and no estimate of another plan has an interval.
     days : bool
         Whether rows of one part of the log go together; intervals of what was seen are then wider.
+    silent : bool
+        Whether many rows of the log have no answer. There are no intervals then, not even today's.
 
     Returns
     -------
@@ -373,7 +380,15 @@ def compare(
         ]
         for name, (centers, policy) in options.items()
     }
-    fits, first = (fit, *readings), next(iter(direct_of.values()))
+    fits = [fit, *readings]
+    if not doubtful and never_moved(log.choices, log.cost):
+        for name, (centers, policy) in options.items():
+            if policy is None or np.array_equal(centers, today):
+                direct_of[name] += direct_of[name][:1] * n_places(fit)
+            else:
+                direct_of[name] += liked_by_place(fit, log, centers, policy)
+        fits += [fit] * n_places(fit)
+    first = next(iter(direct_of.values()))
     paying = bool((_paid(log, log.choices) >= 0).all())
     rows = []
     for name, (centers, policy) in options.items():
@@ -385,9 +400,9 @@ def compare(
             seen = seen._replace(robust=seen.robust.not_negative()) if paying else seen
         done = stands and tuple(seen.saving) == (0.0, 0.0, 0.0)
         unsure = not math.isnan(seen.robust.value) and math.isnan(seen.robust.low)
-        misled = (order or unsure) and not done
+        misled = (order or unsure or silent) and not done
         guessed = doubtful or far or misled or (told and untried(log, centers, policy) > TOO_FAR)
-        if misled:
+        if misled or silent:
             weighted, robust = seen.weighted.without_ends(), seen.robust.without_ends()
             seen = seen._replace(weighted=weighted, robust=robust)
         basis = GUESS if misled else SEEN if seen.usable else GUESS if guessed else MODEL
@@ -399,7 +414,7 @@ def compare(
             else NONE
             for other in (first, direct_of.get(IGNORED))
         )
-        if guessed:
+        if guessed or silent:
             expected, saving, against = (one.without_ends() for one in (expected, saving, against))
         found = seen.diagnostics
         rows.append(
@@ -416,6 +431,68 @@ def _hull(fits: Sequence[ChoiceFit], estimates: Sequence[Direct]) -> Interval:
     """Return the first estimate, and an interval that holds those of all."""
     each = [one.interval(fit) for fit, one in zip(fits, estimates, strict=True)]
     return Interval(each[0].value, min(e.low for e in each), max(e.high for e in each))
+
+
+def never_moved(choices: Choices, cost: Any) -> bool:
+    """Whether the centres of a log stood still, or as good as."""
+    *before, last = choices.layouts
+    moves = [float(lengths(cost, one, last).diagonal().max()) for one in before]
+    return max(moves, default=0.0) <= HARDLY * _gap(cost, last)
+
+
+def lengths(cost: Any, A: FloatArray, B: FloatArray) -> FloatArray:
+    """Return costs between places as lengths: the root of costs that are squares of these."""
+    apart = cost.pairwise(*(torch.from_numpy(np.asarray(one, dtype=np.float64)) for one in (A, B)))
+    found: FloatArray = apart.clamp(min=0).numpy()
+    return np.sqrt(found) if cost.name.startswith("sq") else found
+
+
+def _gap(cost: Any, centers: FloatArray) -> float:
+    """Return how far centres are from the nearest other one, usually."""
+    if len(centers) == 1:
+        return 0.0
+    apart = lengths(cost, centers, centers) + np.diag(np.full(len(centers), np.inf))
+    return float(np.median(apart.min(1)))
+
+
+def liked_by_place(fit: ChoiceFit, log: Log, centers: FloatArray, policy: Any) -> list[Direct]:
+    """Return what a plan costs if likings stay at the places where centres stood.
+
+    A centre that has moved is then liked as the one that stood nearest to its new place; several
+    may be liked as the same one. Where none stood near, it may also be liked as the most liked of
+    all, or as the least.
+    """
+    today, numbers = log.choices.layouts[-1], np.arange(len(fit.away.coefficients))
+    far = lengths(log.cost, centers, today)
+    nearest = far.argmin(1)
+    unknown = far.min(1) > NEAR * _gap(log.cost, today)
+    found = []
+    for where in _likings(fit):
+        liked = fit.away.coefficients[where]
+        for one in (nearest, liked.argmax(), liked.argmin()):
+            order = numbers.copy()
+            order[where] = numbers[where][np.where(unknown, one, nearest)]
+            found.append(_reordered(fit, order, log, centers, policy))
+    return found
+
+
+def n_places(fit: ChoiceFit) -> int:
+    """Return the number of estimates that `liked_by_place` makes."""
+    return 3 * len(_likings(fit))
+
+
+def _likings(fit: ChoiceFit) -> list[slice]:
+    return [fit.away.places[term.name] for term in fit.kinds if term.liking]
+
+
+def _reordered(fit: ChoiceFit, order: Any, log: Log, centers: FloatArray, policy: Any) -> Direct:
+    """Return what a plan costs by the coefficients in another order, differentiated by them."""
+    split = len(fit.stay.coefficients)
+    part = fit.away._replace(coefficients=fit.away.coefficients[order])
+    model = fit.model.with_coefficients(fit.model.stay, part.by_term())
+    found = direct(fit._replace(model=model, away=part), *log[:3], centers, policy)
+    back = np.bincount(order, found.gradient[split:], len(order))
+    return found._replace(gradient=np.concatenate([found.gradient[:split], back]))
 
 
 class Reach(NamedTuple):
@@ -563,6 +640,51 @@ def propensities(X: FloatArray, choices: Choices, cost: Any) -> FloatArray:
     # Nothing is impossible: as if each rank had been prescribed once in K times more.
     share = (np.bincount(rank, minlength=K) + 1 / K) / (len(rank) + 1)
     return share[rank]
+
+
+def fixed_prescriptions(X: FloatArray, choices: Choices, cost: Any) -> tuple[float, float, float]:
+    """Return whether entities are told the same again and again, more than `propensities` say.
+
+    Rows of an entity at the same centres are paired at random. If prescriptions are drawn anew each
+    time by how near centres are, two of a pair differ as often as two that are drawn from all.
+
+    Parameters
+    ----------
+    X : array of shape (n, d)
+    choices : Choices
+    cost : Cost
+
+    Returns
+    -------
+    tuple of float
+        Share of pairs that differ, the share that should, and the probability of so few by chance.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from volition.choices import Choices
+    >>> from volition.choices.worth import fixed_prescriptions
+    >>> from volition.costs import SquaredEuclidean
+    >>> X, who = np.arange(100.0)[:, None], np.repeat(np.arange(100), 4)
+    >>> own = np.random.default_rng(0).integers(0, 2, 100)[who]
+    >>> log = Choices(who, own, own, 0 * who, np.array([[[0.0], [99.0]]]))
+    >>> fixed_prescriptions(X, log, SquaredEuclidean())[2] < 1e-6
+    True
+    """
+    rank = _prescribed_ranks(np.asarray(X, dtype=np.float64), choices, cost)
+    mixed = np.random.default_rng(0).permutation(len(rank))
+    who = (choices.entities * len(choices.layouts) + choices.layout)[mixed]
+    order = np.argsort(who, kind="stable")
+    who, told = who[order], choices.prescribed[mixed][order]
+    _, first, number = np.unique(who, return_index=True, return_inverse=True)
+    second = np.flatnonzero((np.arange(len(who)) - first[number]) % 2 == 1)
+    pairs, differ = len(second), int((told[second] != told[second - 1]).sum())
+    times = np.bincount(rank)
+    m = len(rank)
+    # Two rows that are drawn from all without putting the first back.
+    should = 1 - float((times * (times - 1.0)).sum()) / max(1.0, m * (m - 1.0))
+    chance = float(binom.cdf(differ, pairs, should)) if pairs else 1.0
+    return differ / max(pairs, 1), should, chance
 
 
 def shares_of_ranks(X: FloatArray, choices: Choices, cost: Any) -> FloatArray:

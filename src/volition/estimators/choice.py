@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import Any, Self
 
@@ -19,6 +20,9 @@ from volition.learning.staged import StagedStrategy, choice_strategy
 from volition.learning.strategy import Tally
 from volition.records import LogOptions, read_records
 from volition.validation import FloatArray, check_centers, check_scalar
+
+#: costs in a log lie below this, and the largest above its inverse: variances of squares are needed
+LARGEST_COST = 1e60
 
 
 class ChoiceClustering(Learner):
@@ -71,7 +75,8 @@ class ChoiceClustering(Learner):
     stop_reason_ : str or None
         As in `TabularClustering`.
     decision_ : Decision or None
-        After `fit_log`: which plan the centres and labels are, why, and what to doubt.
+        After `fit_log`: which plan the centres and labels are, why, what to doubt, and what the
+        figures take for granted.
     checks_ : list of Check
         After `fit_log`: how the model compares with the log, the most surprising first.
 
@@ -198,6 +203,7 @@ class ChoiceClustering(Learner):
         numbered_from: int | None = None,
         skip_unknown: bool = False,
         tolerance: float = 1e-4,
+        unanswered: int = 0,
     ) -> ChoiceClustering:
         """Learn from choices that were recorded, and recommend a plan.
 
@@ -238,6 +244,9 @@ class ChoiceClustering(Learner):
         tolerance : float, default=1e-4
             By how much a logged cost may differ from the geometry's, as a share of itself or of
             the mean, whichever is larger.
+        unanswered : int, default=0
+            Rows without an answer that are no longer in the log. From 5 % of all rows on there is
+            a warning, from 20 % on there are no intervals, and no plan but today's.
 
         Returns
         -------
@@ -255,7 +264,7 @@ class ChoiceClustering(Learner):
         layouts = _sets_of_centers(centers, entities.n_features)
         check_scalar(tolerance, "tolerance", 0)
         options = LogOptions(
-            entity_ids, center_names, numbered_from, skip_unknown, tolerance, lines
+            entity_ids, center_names, numbered_from, skip_unknown, tolerance, lines, unanswered
         )
         records = read_records(log, entities.X, layouts, entities.cost, options)
         choices = Choices(*records[:4], layouts=layouts)
@@ -264,6 +273,7 @@ class ChoiceClustering(Learner):
                 f"n_clusters={self.n_clusters}, but the log was recorded with "
                 f"{choices.n_clusters} centres."
             )
+        _check_size(choices.costs(entities.X, entities.cost))
         strategy = self._strategy(entities, study.strategy.rng, from_log=True)
         for note in records.notes:
             warnings.warn(note, UserWarning, stacklevel=2)
@@ -273,7 +283,9 @@ class ChoiceClustering(Learner):
             assert isinstance(terms, TermsModel)
             assert terms.fitted is not None
             moved = strategy.centers, strategy.labels
-            plans = LoggedPlans(entities, choices, terms.fitted, records.propensity, moved)
+            plans = LoggedPlans(
+                entities, choices, terms.fitted, records.propensity, moved, records.unanswered
+            )
             plan, cost = plans.decide()
             if cost is not None:
                 strategy.place(plan.centers)
@@ -337,6 +349,18 @@ class ChoiceClustering(Learner):
             moved = self.cluster_centers_, self.labels_
             plans = LoggedPlans(self._study.entities, self.choices_, fit, None, moved)
         return plans.reach(self.cluster_centers_, self.labels_)
+
+
+def _check_size(costs: FloatArray) -> None:
+    """Raise ValueError if costs are so large, or so small, that their squares' squares are not."""
+    largest = float(np.abs(costs).max())
+    if largest > LARGEST_COST or 0 < largest < 1 / LARGEST_COST:
+        size, units = ("large", "larger") if largest > 1 else ("small", "smaller")
+        ends = f"1e{-round(math.log10(LARGEST_COST))} to 1e{round(math.log10(LARGEST_COST))}"
+        raise ValueError(
+            f"The largest cost in the log is {largest:.3g}, too {size} to compute with ({ends}): "
+            f"give coordinates in {units} units."
+        )
 
 
 def _checked_region(region: Any, entities: Entities, layouts: FloatArray) -> FloatArray:

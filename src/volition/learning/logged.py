@@ -19,6 +19,8 @@ from volition.choices import (
 from volition.choices.checks import DAYS, Check
 from volition.choices.decision import (
     BEST,
+    BY_NEARNESS,
+    MANY_SILENT,
     MOVED,
     NEAREST,
     TODAY,
@@ -26,9 +28,12 @@ from volition.choices.decision import (
     decide,
     doubts_about,
     instead_of_moving,
+    not_drawn_anew,
+    of_other_costs,
     order_matters,
     other_readings,
     says_nothing_of_moves,
+    silence,
 )
 from volition.choices.worth import (
     IGNORED,
@@ -37,7 +42,9 @@ from volition.choices.worth import (
     Reach,
     Worth,
     compare,
+    n_places,
     narrow,
+    never_moved,
     propensities,
     reach,
 )
@@ -67,19 +74,25 @@ class LoggedPlans:
         Probability of each logged prescription; judged from the log by default.
     moved : tuple of centres and labels
         What the model would do.
+    unanswered : float
+        Share of rows that had no answer, and are not among the choices.
     """
 
     def __init__(
         self, entities: Entities, choices: Choices, fit: ChoiceFit, propensity: FloatArray | None,
-        moved: tuple[FloatArray, IntArray],
+        moved: tuple[FloatArray, IntArray], unanswered: float = 0.0,
     ) -> None:  # fmt: skip
         self.entities, self.choices, self.fit = entities, choices, fit
-        self.propensity, self.moved = propensity, moved
+        self.propensity, self.moved, self.unanswered = propensity, moved, unanswered
         self.checks: list[Check] = []
         self.decision: Decision | None = None
         self._readings: list[ChoiceFit] | None = None
         self._guesses = False  # whether nothing can be said of centres that move
         self._costs: ExpectedCosts | None = None
+        # Why a log without propensities does not tell those, if so.
+        self._unjudged: list[str] = []
+        if propensity is None:
+            self._unjudged = not_drawn_anew(entities.X, choices, entities.cost)
 
     @property
     def today(self) -> FloatArray:
@@ -95,15 +108,20 @@ class LoggedPlans:
         entities, choices, fit, log = self.entities, self.choices, self.fit, self.log()
         self._costs = cross_costs(fit, entities.X, choices, entities.cost)
         plans = self._plans_at_today()
-        checks = check_model(fit, entities.X, choices, entities.cost, log.propensity)
+        known = None if self._unjudged else log.propensity
+        checks = check_model(fit, entities.X, choices, entities.cost, known)
         named = {"the nearest prescribed": plans[NEAREST][1], "the best prescribed": plans[BEST][1]}
-        checks += check_costs(log, self._costs, named)
+        if known is not None:
+            checks += check_costs(log, self._costs, named)
         self.checks = sorted(checks, key=lambda check: check.p_value)
         far = reach(fit, log, *self.moved)
-        doubts = doubts_about(self.checks, far, len(choices.entities))
-        self._guesses = bool(doubts) or says_nothing_of_moves(fit, choices)
+        doubts = silence(self.unanswered) if self._silent else []
+        doubts += [*self._unjudged, *doubts_about(self.checks, far, len(choices.entities))]
+        self._guesses = bool(doubts) or says_nothing_of_moves(fit, choices, entities.cost)
         rows = self._compared(log, {TODAY: (self.today, None), **plans, MOVED: self.moved})
-        self.decision = decide(rows, doubts, narrow(log))
+        liked = bool(n_places(fit)) and never_moved(choices, entities.cost)
+        decision = decide(rows, doubts, narrow(log), liked)
+        self.decision = decision._replace(notes=tuple(self._notes()))
         name = self.decision.name
         if name == MOVED:
             return Plan(name, *self.moved), None
@@ -112,10 +130,21 @@ class LoggedPlans:
         cost = next(row for row in rows if row.name == name).expected.value
         return Plan(name, np.array(self.today, dtype=np.float64), labels), cost
 
+    @property
+    def _silent(self) -> bool:
+        """Whether so many rows have no answer that nothing can be judged."""
+        return self.unanswered >= MANY_SILENT
+
+    def _notes(self) -> list[str]:
+        """Return what the figures take for granted."""
+        found = [] if self._silent else silence(self.unanswered)
+        told = self.propensity is None and self.choices.n_clusters > 1 and not self._unjudged
+        return [*found, BY_NEARNESS] if told else found
+
     def sentences(self) -> list[str]:
         """Return what a user should know of the plan, and of the log."""
         assert self.decision is not None
-        found = [*self.decision.doubts]
+        found = [*(silence(self.unanswered) if not self._silent else []), *self.decision.doubts]
         if self.decision.doubts:
             found.append(instead_of_moving(self.decision.name))
         weight = self.entities.weight
@@ -168,27 +197,28 @@ class LoggedPlans:
             BEST: (self.today, self._costs.mean.argmin(1)),
         }
 
-    def _compared(self, log: Log, options: Options) -> list[Worth]:
+    def _compared(self, log: Log, options: Options, judged: bool = True) -> list[Worth]:
+        """Return what options cost; ``judged`` says if propensities are not given by the caller."""
         readings: list[ChoiceFit] = []
         moves = any(not np.array_equal(Y, self.today) for Y, _ in options.values())
         if not self._guesses and moves:
             if self._readings is None:
                 entities = self.entities
-                self._readings = other_readings(
-                    self.fit, entities.X, log.choices, entities.cost, entities.covariates
-                )
+                given = (entities.X, log.choices, entities.cost, entities.covariates)
+                self._readings = other_readings(self.fit, *given) + of_other_costs(self.fit, *given)
             readings = self._readings
         return compare(
             self.fit, log, options, costs=self._costs, readings=readings, doubtful=self._guesses,
-            order=bool(order_matters(self.checks)),
+            order=bool(order_matters(self.checks)) or (judged and bool(self._unjudged)),
             days=any(check.failed and check.name == DAYS for check in self.checks),
+            silent=self._silent,
         )  # fmt: skip
 
     def worth(self, options: Options | None = None, propensity: Any = None) -> list[Worth]:
         """Return what centres and prescriptions cost and save; the first is today's."""
         log = self.log(propensity)
         options = self._usual_options() if options is None else options
-        return self._compared(log, {TODAY: (self.today, None), **options})
+        return self._compared(log, {TODAY: (self.today, None), **options}, propensity is None)
 
     def saving_of_moving(self) -> Worth:
         """Return what moving saves against the best prescriptions at today's centres.
@@ -222,6 +252,7 @@ class LoggedPlans:
             "decision": self.decision,
             "guesses": self._guesses,
             "costs": self._costs,
+            "unanswered": self.unanswered,
         }
 
     @classmethod
@@ -230,7 +261,8 @@ class LoggedPlans:
     ) -> LoggedPlans:
         """Return the plans that `state` describes."""
         centers, labels = state["moved"]
-        plans = cls(entities, choices, fit, state["propensity"], (centers, labels))
+        given = state["propensity"], (centers, labels), state["unanswered"]
+        plans = cls(entities, choices, fit, *given)
         plans.checks, plans.decision = state["checks"], state["decision"]
         plans._guesses, plans._costs = state["guesses"], state["costs"]
         return plans
