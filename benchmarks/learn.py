@@ -1,6 +1,6 @@
 """Learning from answers: tabular learners against known p, drift, faults, rates, speed.
 
-Parts: tabular, rate, online, alarms, robust, speed, trust. Without a name all are run.
+Parts: tabular, rate, online, alarms, robust, speed, trust, trial. Without a name all are run.
 """
 
 import sys
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from behaviours import Town, make_town, squared
+from behaviours import Town, draw, make_town, squared
 from common import THREADS, report
 from rich.progress import track
 from sklearn.cluster import KMeans
@@ -28,7 +28,11 @@ from volition import (
     TabularClustering,
 )
 from volition.autonomy import RowAutonomy
+from volition.costs import resolve_cost
 from volition.datasets import load_four_groups
+from volition.learning.entities import Entities
+from volition.learning.trial import drawn_twice
+from volition.learning.trial import estimate as estimate_cost
 from volition.problem import Problem
 
 X = load_four_groups().data
@@ -363,7 +367,50 @@ def trust() -> None:
     report("learn_trust", rows, facts)
 
 
-PARTS = {part.__name__: part for part in (tabular, rate, online, alarms, robust, speed, trust)}
+def trial() -> None:
+    """How often the interval of the trial at the end of a fit holds the true cost of a plan.
+
+    k-means centres with the nearest prescribed, 667 questions as in a fit of 10,000; towns of 300,
+    600 and 1,200 entities, weights alike and uneven, 60 trials each.
+    """
+    rows = []
+    for kind in LIVE:
+        for uneven in (False, True):
+            towns = [(n, seed) for n in (300, 600, 1200) for seed in range(4)]
+            hits = [hit for town in towns for hit in trials(kind, *town, uneven)]
+            weights = "uneven" if uneven else "alike"
+            share = 100 * float(np.mean(hits))
+            rows.append(
+                {"behaviour": kind, "weights": weights, "covered, %": share, "of": len(hits)}
+            )
+    shares = [row["covered, %"] for row in rows]
+    report("learn_trial", rows, {"least, %": min(shares), "mean, %": float(np.mean(shares))})
+
+
+def trials(kind: str, n: int, seed: int, uneven: bool) -> list[bool]:
+    """Return whether intervals held the truth, in 60 trials of one plan."""
+    town, rng = make_town(kind, seed, n=n, K=CENTRES), np.random.default_rng(seed)
+    everyone = np.arange(n)
+    weight = rng.lognormal(0, 1, n) if uneven else np.ones(n)
+    shares = weight / weight.sum()
+    Y = KMeans(CENTRES, n_init=3, random_state=seed).fit(town.X).cluster_centers_
+    D = squared(town.X, Y)
+    labels = D.argmin(1)
+    p, obeying = town.p(Y)[everyone, labels], D.min(1)
+    true = float(shares @ (p * D).sum(1))
+    entities = Entities.of(town.X, weight, resolve_cost("sqeuclidean"))
+    hits = []
+    for _ in range(60):
+        who, again = drawn_twice(entities.draw(667, rng), shares)
+        paid = D[who, draw(p[who], rng)]
+        seen, _ = estimate_cost(paid, obeying[who], float(shares @ obeying), who, shares, again)
+        hits.append(bool(seen.low <= true <= seen.high))
+    return hits
+
+
+PARTS = {
+    part.__name__: part for part in (tabular, rate, online, alarms, robust, speed, trust, trial)
+}
 
 if __name__ == "__main__":
     for part in sys.argv[1:] or PARTS:
