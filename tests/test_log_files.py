@@ -390,3 +390,41 @@ def test_learning_takes_one_set_of_centres(command, files):
     code, _, err = command(*LEARN)
     assert code == 2
     assert "c.csv has 2 sets of centres; learning from a log takes one" in err
+
+
+@pytest.mark.parametrize("words", [ESTIMATE, LEARN])
+@pytest.mark.parametrize("column", ["station", "id", "center", "name"])
+def test_a_column_that_numbers_the_centres_otherwise_is_asked_about(command, files, words, column):
+    folder, _, _ = files
+    head = [column, "x", "y"]
+    for first in (0, 1):
+        rows = [[first + k, *CENTERS[k]] for k in (1, 0, 2)]
+        write(folder / "c.csv", head, rows)
+        code, _, err = command(*words, "--columns", "x,y")
+        assert code == 2
+        assert f"c.csv: the column '{column}' numbers the centres {first} to {first + 2}" in err
+        assert "rename it to cluster if the log means these numbers, or drop it" in err
+    write(folder / "c.csv", head, [[k, *y] for k, y in enumerate(CENTERS)])
+    code, _, err = command(*words, "--columns", "x,y")
+    assert code == 0, err
+    if column != "name":
+        code, _, err = command(*words)
+        assert code == 2
+        assert f"e.csv has no column '{column}', which c.csv has; if it says which" in err
+        assert "rename it there to cluster" in err
+
+
+def test_a_cluster_column_may_have_a_capital(files):
+    folder, _, _ = files
+    write(folder / "c.csv", ["Cluster", "x", "y"], [[k, *CENTERS[k]] for k in (2, 0, 1)])
+    for columns in (None, "x,y"):
+        found = read_centers(folder / "c.csv", columns)
+        np.testing.assert_array_equal(found.layouts[0], CENTERS)
+        assert found.in_order
+
+
+@pytest.mark.parametrize("words", [ESTIMATE, LEARN, ("fit", "e.csv", "-k", 2)])
+def test_a_column_counts_once(command, files, words):
+    code, _, err = command(*words, "--columns", "x,x")
+    assert code == 2
+    assert "--columns names 'x' more than once." in err

@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 from oracle import precise_expected
 from sklearn.cluster import KMeans
 
-from volition import AutonomyAwareClustering, DistanceAutonomy, suggest_n_clusters
+from volition import (
+    ADENClustering,
+    AutonomyAwareClustering,
+    ChoiceClustering,
+    DistanceAutonomy,
+    TabularClustering,
+    suggest_n_clusters,
+)
 from volition.datasets import make_city
 from volition.metrics import distortion
 from volition.outliers import OutlierWarning, warn_of_outliers
@@ -267,3 +274,106 @@ def test_the_largest_variance_from_either_side(rng):
         assert Problem(X, sample_weight=weight).largest_variance == pytest.approx(
             expected, rel=1e-9
         )
+
+
+# -- outliers, whichever way they come in ---------------------------------------------------------
+
+
+def town(far=None):
+    X = np.random.default_rng(3).normal(5, 2, (60, 2))
+    if far is not None:
+        X[7] = far
+    return X
+
+
+def outliers_of(call):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        call()
+    assert not any(w.category is RuntimeWarning for w in caught), [str(w.message) for w in caught]
+    mine = [w for w in caught if w.category is OutlierWarning]
+    assert all(w.filename == __file__ for w in mine)
+    return [str(w.message) for w in mine]
+
+
+def log_of(X, Y):
+    rng = np.random.default_rng(0)
+    near = ((X[:, None] - Y) ** 2).sum(-1).argmin(1)
+    entity = rng.integers(0, len(X), 300)
+    realized = np.where(rng.random(300) < 0.3, rng.integers(0, len(Y), 300), near[entity])
+    return {"entity": entity, "prescribed": near[entity], "realized": realized}
+
+
+@pytest.mark.parametrize("learner", [ADENClustering, ChoiceClustering, TabularClustering])
+@pytest.mark.parametrize("far", [999.0, -9999.0, 1e7, 99999999.0])
+def test_learners_name_an_outlier(learner, far):
+    told = outliers_of(lambda: learner(3).start(town(far)))
+    assert [said[:9] for said in told] == ["Column 0 ", "Column 1 "]
+    assert all("row 7" in said for said in told)
+    assert not outliers_of(lambda: learner(3).start(town()))
+    weight = np.ones(60)
+    weight[7] = 0
+    assert not outliers_of(lambda: learner(3).start(town(far), weight))
+
+
+def test_columns_of_frames_and_entities_that_come_later_are_named():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(town(), columns=["East", "North"])
+    model = TabularClustering(3)
+    assert not outliers_of(lambda: model.start(frame))
+    more = pandas.DataFrame([[5.0, 5.0], [4.0, -9999.0]], columns=["East", "North"])
+    (said,) = outliers_of(lambda: model.add_entities(more))
+    assert said.startswith("Column 'North' holds -9999 in 1 row (the first is row 61)")
+    assert not outliers_of(lambda: model.add_entities(more[:1]))
+
+
+@pytest.mark.parametrize("far", [999.0, 1e7, 99999999.0])
+def test_logs_with_an_outlier_are_warned_of_and_numpy_says_nothing(far):
+    X, Y = town(far), np.array([[3.0, 5.0], [7.0, 5.0], [5.0, 8.0]])
+    told = outliers_of(lambda: ChoiceClustering(3, random_state=0).fit_log(X, log_of(X, Y), Y))
+    assert len(told) == 2
+
+
+@pytest.mark.parametrize("words", [("estimate",), ("learn", "--interactions", "300")])
+def test_commands_that_take_a_log_name_the_column_of_an_outlier(command, tmp_path, words):
+    X, Y = town(), np.array([[3.0, 5.0], [7.0, 5.0], [5.0, 8.0]])
+    X[7, 1] = 99999999.0
+    log = log_of(X, Y)
+    rows = zip(*(values.tolist() for values in log.values()), strict=True)
+    write = lambda name, lines: (tmp_path / name).write_text("\n".join(lines) + "\n")  # noqa: E731
+    write("e.csv", ["East,North", *(f"{x},{y}" for x, y in X.tolist())])
+    write("c.csv", ["East,North", *(f"{x},{y}" for x, y in Y.tolist())])
+    write("l.csv", [",".join(log), *(f"{i},{j},{k}" for i, j, k in rows)])
+    files = ("--log", "l.csv", "--entities", "e.csv", "--centers", "c.csv", "--out", "out")
+    code, out, err = command(*words, *files, "--quiet")
+    assert code == 0, err
+    assert out.count("Note: Column 'North' holds 99999999 in 1 row (the first is row 7)") == 1
+    assert "Column 1" not in out + err
+    assert "invalid value" not in out + err
+
+
+def test_far_values_that_repeat_are_likely_codes(rng):
+    X = rng.uniform(-8, 8, (180, 2))
+    X[[3, 90]] = 99
+    told = outliers_of(lambda: warn_of_outliers(X))
+    assert "Column 0 holds 99 in 2 rows (the first is row 3)" in told[0]
+    X = rng.normal(100, 5, (200, 2))
+    X[::25] = 0
+    told = outliers_of(lambda: warn_of_outliers(X))
+    assert "Column 1 holds 0 in 8 rows (the first is row 0)" in told[1]
+    ordinary = (
+        np.round(rng.lognormal(0, 2, (5000, 2))),
+        rng.poisson(3, (500, 2)).astype(float),
+        np.concatenate([rng.normal(100, 1, 150), rng.normal(0, 1, 50)])[:, None],
+    )
+    for X in ordinary:
+        assert not outliers_of(lambda X=X: warn_of_outliers(X))
+
+
+def test_weights_of_zero_are_one_sentence(command, tmp_path):
+    rows = "\n".join(f"{x},{y},0" for x, y in X24.tolist())
+    (tmp_path / "a.csv").write_text("x,y,w\n" + rows + "\n")
+    for words in (("fit", "-k", 3), ("phase",)):
+        code, _, err = command(words[0], "a.csv", *words[1:], "--columns", "x,y", "--weight", "w")
+        assert code == 2
+        assert "sample_weight is zero for every row; at least one must be positive." in err

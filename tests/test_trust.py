@@ -36,7 +36,15 @@ from volition.choices.worth import (
 )
 from volition.costs import SquaredEuclidean
 from volition.datasets import load_four_groups
-from volition.learning.trial import drawn_twice, estimate, reserve
+from volition.learning.monitor import Estimate
+from volition.learning.trial import (
+    TrialResult,
+    Tried,
+    drawn_twice,
+    estimate,
+    plain_is_cheaper,
+    reserve,
+)
 from volition.problem import Problem
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
@@ -315,7 +323,7 @@ def test_a_trial_that_did_not_end_is_repeated(tmp_path, how):
     again = fit(begun(), checkpoint=path, resume=True)
     assert again.stop_reason_ == "n_interactions=3000 reached"
     assert again.tried_ == whole.tried_
-    assert [one.estimate.n_answers for one in again.tried_] == [200, 100]
+    assert [one.estimate.n_answers for one in again.tried_] == [210, 90]
     np.testing.assert_array_equal(again.cluster_centers_, whole.cluster_centers_)
     assert again.history_[-1] == whole.history_[-1]
 
@@ -840,3 +848,73 @@ def test_centres_of_today_that_are_not_in_the_log_are_refused():
     sets = np.stack([today, today + 1, today + 2])
     with pytest.raises(ValueError, match=r"no answer at today's centres.*layout, 2; its last is 1"):
         ChoiceClustering(3).fit_log(town, log, sets)
+
+
+def test_few_answers_choose_nothing_and_their_interval_holds_the_truth():
+    """15 answers, a third of them dear: before, k-means was kept by chance in 8 of 30 fits."""
+    rng, hits = np.random.default_rng(0), 0
+    places = np.repeat([[0.0, 0.0], [6.0, 6.0], [0.0, 6.0]], 66, axis=0)
+    places = places + rng.normal(0, 1, places.shape)
+    P = np.full((3, 3), 0.15) + 0.55 * np.eye(3)
+    for seed in range(30):
+        people = SimulatedPopulation(places, FixedAutonomy(P), random_state=seed)
+        model = TabularClustering(3, n_interactions=150, random_state=seed)
+        model.fit(places, population=people)
+        assert model.kept_ == "learned"
+        D = squared(places, model.cluster_centers_)
+        true = (D @ P.T)[np.arange(len(D)), model.labels_].mean()
+        seen = model.distortion_estimate()
+        hits += seen.low <= true <= seen.high
+    assert hits >= 27
+
+
+@pytest.mark.parametrize("m", [15, 30, 100])
+def test_the_interval_of_few_skewed_costs_holds_the_truth(m):
+    """One answer in ten costs 40 times as much: many trials of 15 see none of them."""
+    rng, hits = np.random.default_rng(m), 0
+    for _ in range(400):
+        paid = np.where(rng.random(m) < 0.1, 40.0, 1.0)
+        found, _ = estimate(paid, np.ones(m), 1.0, bounds=(1.0, 40.0))
+        assert 1 <= found.low <= found.value <= found.high <= 40
+        hits += found.low <= 4.9 <= found.high
+    assert hits >= 360
+
+
+def test_the_plain_plan_is_judged_by_answers_that_did_not_choose_it():
+    """Both plans cost the same: chosen by its answers, one looks cheaper than it is."""
+    places = np.repeat(np.eye(4)[:, :2] * 6, 25, axis=0)
+
+    class Dice:
+        def __init__(self, seed):
+            self.rng = np.random.default_rng(seed)
+
+        def respond(self, entities, prescribed, centers):
+            return Response(prescribed, self.rng.exponential(1.0, len(entities)) - 100)
+
+    kept = []
+    for seed in range(12):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            model = TabularClustering(3, estimate="costs", n_interactions=1500, random_state=seed)
+            model.fit(places, population=Dice(seed))
+        told = any("are kept" in str(w.message) for w in caught)
+        assert told == (model.kept_ == "k-means")  # also where costs are far from nought
+        if model.kept_ == "k-means":
+            kept.append(model.distortion_estimate())
+    assert all(seen.low <= -99 <= seen.high for seen in kept)
+    assert len(kept) <= 5
+
+
+def test_a_model_that_is_wrong_about_all_plans_alike_keeps_its_credit():
+    def tried(name, value):
+        return Tried(name, Estimate(value, value - 1, value + 1, 400), 0.5, 10.0)
+
+    learned, plain = tried("learned", -94.0), tried("k-means", -94.2)
+    assert not plain_is_cheaper(6.0, learned, plain, 6.3)  # off by 100, for both
+    assert plain_is_cheaper(6.0, learned, plain, 9.3)  # it believed in 3.3 more
+    assert plain_is_cheaper(6.0, learned, tried("k-means", -97.0), 6.3)
+    few = [one._replace(estimate=one.estimate._replace(n_answers=20)) for one in (learned, plain)]
+    assert not plain_is_cheaper(6.0, few[0], few[1]._replace(error=1e-3), 9.3)
+    said = TrialResult((learned, plain), "k-means", -94.0).doubts()
+    assert any("k-means centres with the nearest prescribed are kept" in one for one in said)
+    assert any("The model expects" in one for one in TrialResult((learned,), believed=-90).doubts())

@@ -94,6 +94,19 @@ def require_columns(cells: Cells, names: Sequence[str], path: Path) -> None:
             )
 
 
+def require_once(names: Sequence[str], option: str = "--columns") -> None:
+    """Raise if a column is asked for twice: it would count twice.
+
+    Examples
+    --------
+    >>> from volition.cells import require_once
+    >>> require_once(["x", "y"])
+    """
+    twice = next((name for name, times in Counter(names).items() if times > 1), None)
+    if twice is not None:
+        raise ValueError(f"{option} names {shortened(twice)} more than once.")
+
+
 def rows_of(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Yield line number and cells of each line that is not blank; find out the delimiter."""
     try:

@@ -28,6 +28,7 @@ from volition.estimators import ChoiceClustering
 from volition.io.models import save_autonomy
 from volition.log_files import read_logged
 from volition.messages import shortened
+from volition.outliers import OutlierWarning, warn_of_outliers
 from volition.outputs import check_writable, output_folder, plain_json, write_csv
 from volition.plotting.text import PLAIN, label, save_figure
 from volition.problem import Problem
@@ -125,6 +126,8 @@ def estimate(
     Y = layouts[0] if len(layouts) == 1 else layouts
     with _working(quiet), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
+        warn_of_outliers(table.values, table.weight, table.columns)
+        warnings.simplefilter("ignore", OutlierWarning)  # said, with the names of the columns
         try:
             model.fit_log(
                 table.values, files.log.columns, Y, sample_weight=table.weight, covariates=Z,

@@ -40,6 +40,7 @@ from volition.learning.trial import PLAIN as PLAIN_PLAN
 from volition.log_files import read_logged
 from volition.messages import printable
 from volition.metrics import distortion
+from volition.outliers import OutlierWarning, warn_of_outliers
 from volition.outputs import check_writable, output_folder, plain_json, write_csv
 from volition.plotting.text import PLAIN, label, save_figure
 from volition.population import LoggedPopulation, SimulatedPopulation
@@ -229,6 +230,8 @@ def learn(
         warnings.catch_warnings(record=True) as caught,
     ):
         warnings.simplefilter("always")
+        warn_of_outliers(source.table.values, source.table.weight, source.table.columns)
+        warnings.simplefilter("ignore", OutlierWarning)  # said, with the names of the columns
         try:
             model.fit(
                 source.table.values,
@@ -567,7 +570,9 @@ def _optimum(autonomy: Autonomy, source: Source, K: int) -> float:
     best = AutonomyAwareClustering(
         K, autonomy=autonomy, metric=source.metric, random_state=0, time_budget=30
     )
-    best.fit(source.table.values, sample_weight=source.table.weight)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", OutlierWarning)  # said before
+        best.fit(source.table.values, sample_weight=source.table.weight)
     return float(best.distortion_)
 
 

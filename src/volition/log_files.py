@@ -8,7 +8,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from volition.cells import Cells, as_numbers, as_text, is_number, read_cells, require_columns
+from volition.cells import (
+    Cells,
+    as_numbers,
+    as_text,
+    is_number,
+    read_cells,
+    require_columns,
+    require_once,
+)
 from volition.messages import a_few, shortened
 from volition.numbering import check_center_names
 from volition.tables import Log, Table, read_entities, read_log
@@ -71,9 +79,10 @@ def read_centers(path: Path, columns: str | None = None) -> Centers:
     ...     read_centers(path).names
     ['mall', 'port']
     """
-    cells = read_cells(path)
     given = [name.strip() for name in columns.split(",")] if columns else None
+    cells = _with_cluster(read_cells(path), given or [])
     names = given or [name for name in cells.header if name not in LABELS]
+    require_once(names)
     require_columns(cells, names, path)
     if not names:
         raise ValueError(f"{path} has no columns with coordinates; it has {a_few(cells.header)}.")
@@ -96,7 +105,41 @@ def read_centers(path: Path, columns: str | None = None) -> Centers:
     if named is not None and not by_name:
         called = _one_name_each(as_text(cells, named, path), named, sets, path)
     in_order = "cluster" in labels
+    if not in_order:
+        _check_ignored(cells, [name for name in cells.header if name not in names], sets, path)
     return Centers(np.array([Y[rows] for rows in sets]), names, called, in_order, by_name)
+
+
+def _with_cluster(cells: Cells, names: list[str]) -> Cells:
+    """Return the cells with a column ``Cluster`` called ``cluster``, unless it is a coordinate."""
+    mine = [name for name in cells.header if name.strip().lower() == "cluster"]
+    if len(mine) != 1 or mine[0] in names:
+        return cells
+    new = {mine[0]: "cluster"}
+    return cells._replace(
+        header=[new.get(name, name) for name in cells.header],
+        columns={new.get(name, name): column for name, column in cells.columns.items()},
+        odd={new.get(name, name): kind for name, kind in cells.odd.items()},
+    )
+
+
+def _check_ignored(cells: Cells, ignored: list[str], sets: list[np.ndarray], path: Path) -> None:
+    """Raise if a column that is not read numbers the centres in another order than the rows."""
+    K = len(sets[0])
+    for name in ignored:
+        texts = [str(cell).strip() for cell in cells.columns[name]]
+        if name == "layout" or not all(is_number(text) for text in texts):
+            continue
+        found = [[float(texts[row]) for row in rows] for rows in sets]
+        for first in (0, 1):
+            order = [float(first + k) for k in range(K)]
+            if any(mine != order for mine in found) and all(sorted(m) == order for m in found):
+                raise ValueError(
+                    f"{path}: the column {shortened(name)} numbers the centres {first} to "
+                    f"{first + K - 1}, but not in the order of the rows, and it is not read: "
+                    "rename it to cluster if the log means these numbers, or drop it if the log "
+                    "counts the rows."
+                )
 
 
 def _layouts(cells: Cells, path: Path) -> np.ndarray:
@@ -174,6 +217,19 @@ def _one_name_each(labels: list[str], column: str, sets: list[np.ndarray], path:
     return found
 
 
+def _check_common(names: list[str], centers: Path, entities: Path) -> None:
+    """Raise if entities lack a column of the centres, which may be no coordinate."""
+    header = read_cells(entities).header
+    missing = next((name for name in names if name not in header), None)
+    if missing is not None:
+        raise ValueError(
+            f"{entities} has no column {shortened(missing)}, which {centers} has; if it says which "
+            "centre is which, rename it there to cluster (numbers or names), and if it is "
+            f"something else, name the coordinates with --columns. {entities} has "
+            f"{a_few(header, 20)}."
+        )
+
+
 def read_logged(
     log: Path,
     entities: Path,
@@ -185,7 +241,12 @@ def read_logged(
 ) -> LoggedFiles:
     """Read the three files of a log, ``columns`` as a,b,c (default: those of the centres)."""
     places = read_centers(centers, columns)
-    table = read_entities(entities, places.columns, weight, id_column, metric)
+    try:
+        table = read_entities(entities, places.columns, weight, id_column, metric)
+    except ValueError:
+        if columns is None:
+            _check_common(places.columns, centers, entities)
+        raise
     records = read_log(log, names=places.by_name)
     named = any(records.columns[name].dtype.kind == "O" for name in ("prescribed", "realized"))
     if named and places.names is not None and not places.in_order:

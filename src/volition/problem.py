@@ -77,6 +77,17 @@ class Summary(NamedTuple):
     mass: FloatArray
 
 
+def check_spread(X: FloatArray, cost: Cost) -> None:
+    """Raise ValueError if entities differ, but by less than can be squared."""
+    spread = float(np.ptp(X, axis=0).max())
+    least = 1 / LARGEST[X.dtype.type]
+    if isinstance(cost, SquaredEuclidean) and 0 < spread < least:
+        raise ValueError(
+            f"X spreads over {spread:g} only; squared distances need a spread of at least "
+            f"{least:g} in {X.dtype}: use smaller units."
+        )
+
+
 class Problem:
     """Entities with weights, a cost and an autonomy model.
 
@@ -257,14 +268,7 @@ class Problem:
 
     def check_spread(self) -> None:
         """Raise ValueError if entities differ, but by less than can be squared."""
-        X = self._data[:, 1:-1]
-        spread = float((X.amax(0) - X.amin(0)).max())
-        least = 1 / LARGEST[np.float32 if self.dtype == torch.float32 else np.float64]
-        if isinstance(self.cost, SquaredEuclidean) and 0 < spread < least:
-            raise ValueError(
-                f"X spreads over {spread:g} only; squared distances need a spread of at least "
-                f"{least:g} in {str(self.dtype).removeprefix('torch.')}: use smaller units."
-            )
+        check_spread(self._data[:, 1:-1].cpu().numpy(), self.cost)
 
     def by_differences(self) -> Problem:
         """Return the same problem, sharing the data, in which squares are not expanded."""

@@ -16,6 +16,7 @@ from volition.cells import (
     is_number,
     read_cells,
     require_columns,
+    require_once,
     rows_of,
 )
 from volition.choices.coding import holds_text
@@ -61,6 +62,7 @@ def read_table(
     Table
     """
     cells = read_cells(path)
+    require_once(columns or [])
     require_columns(cells, [*(columns or []), *filter(None, (weight, id_column))], path)
     others = {weight, id_column}
     chosen = list(columns) if columns else [name for name in cells.header if name not in others]
@@ -103,6 +105,7 @@ def read_covariates(path: Path, names: Sequence[str]) -> dict[str, Any]:
     {'kind': ['car', 'van']}
     """
     cells = read_cells(path)
+    require_once(names, "--covariates")
     require_columns(cells, names, path)
     found: dict[str, Any] = {}
     for name in names:

@@ -309,7 +309,8 @@ def _information_by_cluster(
 
 
 def _value(decisions: Decisions, theta: FloatArray, ridge: FloatArray) -> float:
-    fit = float(decisions.weight @ log_likelihoods(decisions, theta))
+    with np.errstate(over="ignore", invalid="ignore"):  # too long a step is not taken
+        fit = float(decisions.weight @ log_likelihoods(decisions, theta))
     return fit - 0.5 * float(ridge @ theta**2)
 
 

@@ -220,7 +220,7 @@ class AutonomyAwareClustering(
         problem = self._problem(X, groups, autonomy_proba, sample_weight)
         problem.check_spread()
         names = getattr(self, "feature_names_in_", None)
-        warn_of_outliers(X, problem.weight, names, stacklevel=3)
+        warn_of_outliers(X, problem.weight, names)
         init = self._check_init(problem)
         rng = check_random_state(self.random_state)
         deadline = deadline.sooner(self._time_to_finish(problem, deadline))

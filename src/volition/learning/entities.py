@@ -12,9 +12,16 @@ from volition.choices.coding import Coding, are_numbers, make_coding
 from volition.choices.fit import check_covariates
 from volition.costs import Cost
 from volition.io.files import expect
+from volition.outliers import warn_of_outliers
 from volition.population import IntArray
-from volition.problem import Problem
+from volition.problem import Problem, check_spread
 from volition.validation import FloatArray, check_entities, check_weights
+
+
+def column_names(X: Any) -> list[str] | None:
+    """Return the names of a frame's columns; None for what has none."""
+    columns = getattr(X, "columns", None)
+    return None if columns is None else [str(name) for name in columns]
 
 
 @dataclass(frozen=True)
@@ -45,10 +52,13 @@ class Entities:
 
     @classmethod
     def of(cls, X: Any, sample_weight: Any, cost: Cost, covariates: Any = None) -> Entities:
-        """Return entities from what a user gives, checked."""
+        """Return entities from what a user gives, checked; outliers are warned of."""
+        names = column_names(X)
         X = check_entities(X).astype(np.float64)
         cost.check(X)
+        check_spread(X, cost)
         given = check_weights(sample_weight, len(X))
+        warn_of_outliers(X, given, names)
         weight = np.full(len(X), 1.0) if given is None else given * len(X)
         coding, numbers = None, None
         if covariates is not None:
@@ -93,6 +103,7 @@ class Entities:
         """Return these entities and some more."""
         if (covariates is None) != (self.covariates is None):
             raise ValueError("New entities need covariates if the others have them, and only then.")
+        names = column_names(X)
         X = self.features(X)
         self.cost.check(X)
         weight = np.ones(len(X))
@@ -103,12 +114,9 @@ class Entities:
         numbers = self.covariates
         if numbers is not None:
             numbers = np.concatenate([numbers, self.covariates_of(covariates, len(X))])
-        return replace(
-            self,
-            X=np.concatenate([self.X, X]),
-            weight=np.concatenate([self.weight, weight]),
-            covariates=numbers,
-        )
+        X, weight = np.concatenate([self.X, X]), np.concatenate([self.weight, weight])
+        warn_of_outliers(X, weight, names, since=len(self))
+        return replace(self, X=X, weight=weight, covariates=numbers)
 
     def without(self, entities: Any) -> Entities:
         """Return the entities after some have left."""

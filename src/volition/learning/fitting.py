@@ -11,9 +11,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from volition.learning.entities import Entities
+from volition.learning.strategy import ROWS
 from volition.learning.study import Study
 from volition.learning.trial import (
+    AFTER_SHARE,
     FEWEST,
+    FEWEST_TO_CHOOSE,
     LEARNED,
     MOST,
     PLAIN,
@@ -35,6 +39,8 @@ from volition.validation import FloatArray
 SILENCE = 20
 #: questions of the trial at the end that are asked at a time
 TRIED_AT_ONCE = 512
+#: share of the largest cost by which costs may be off those of the metric
+SLACK = 1e-6
 CALLBACK = "ended by on_batch"
 
 
@@ -197,7 +203,11 @@ class Fit:
     # -- the trial at the end ---------------------------------------------------------------------
 
     def _try_plans(self) -> None:
-        """Ask what the learned plan costs, and the plain one; keep the cheaper."""
+        """Ask what the learned plan costs, and the plain one; keep the cheaper.
+
+        What the plain plan costs is asked again once it is chosen: the answers by which it was
+        chosen are those in which it happened to be cheap.
+        """
         study, entities = self.study, self.study.entities
         strategy = study.strategy
         n = UNASKED
@@ -205,32 +215,66 @@ class Fit:
             n = min(MOST, self.total - study.tally.asked)
         if n < FEWEST:
             return None
-        K, seed, few = strategy.n_clusters, int(strategy.rng.integers(2**31)), int(PLAIN_SHARE * n)
-        plans = [(Plan(LEARNED, strategy.centers.copy(), strategy.labels.copy()), n)]
-        if few >= FEWEST and enough_points(entities.X, entities.weight, K):
+        K, seed = strategy.n_clusters, int(strategy.rng.integers(2**31))
+        learned = Plan(LEARNED, strategy.centers.copy(), strategy.labels.copy())
+        believed = strategy.distortion
+        few, after = int(PLAIN_SHARE * n), int(AFTER_SHARE * n)
+        answering = study.tally.answered / max(1, study.tally.asked)
+        if few * answering < FEWEST_TO_CHOOSE or not enough_points(entities.X, entities.weight, K):
+            few = after = 0
+        shares = entities.weight / entities.weight.sum()
+        who, again = drawn_twice(strategy.draw_entities(n - few), shares)
+        first = len(who) - after
+        paid = self._asked_about(learned, who[:first])
+        kept, tried = LEARNED, [self._tried(learned, who[:first], paid, 0 if after else again)]
+        if few and self._goes_on(entities):
             plain = plain_plan(entities.X, entities.weight, entities.cost, K, seed)
-            plans = [(plans[0][0], n - few), (plain, few)]
-        believed, tried = strategy.distortion, []
-        for plan, m in plans:
-            if self.stopped is None and study.entities is entities:
-                tried.append(self._tried(plan, m))
+            some, twice = drawn_twice(strategy.draw_entities(few), shares)
+            tried.append(self._tried(plain, some, self._asked_about(plain, some), twice))
+            if not self._goes_on(entities):
+                pass
+            elif plain_is_cheaper(believed, *tried, self._believed(plain)):
+                kept = PLAIN
+                some, twice = drawn_twice(strategy.draw_entities(after), shares)
+                afresh = self._tried(plain, some, self._asked_about(plain, some), twice)
+                if not math.isnan(afresh.error):
+                    tried[1] = afresh
+            else:
+                paid = np.concatenate([paid, self._asked_about(learned, who[first:])])
+                tried[0] = self._tried(learned, who, paid, again)
         if study.entities is not entities:  # some have come or left: it is another plan
             return None if self.stopped else self._try_plans()
         study.trial = TrialResult(tuple(tried), LEARNED, believed)
-        if len(tried) > 1 and plain_is_cheaper(believed, *tried):
-            kept = TrialResult(tuple(tried), PLAIN, believed)
-            study.adopt_plan(plain, tried[1].estimate.value, kept)
+        if kept == PLAIN:
+            trial = TrialResult(tuple(tried), PLAIN, believed)
+            study.adopt_plan(plain, tried[1].estimate.value, trial)
         study.strategy.monitor.stale = True  # what comes later is compared with the trial
         study.note()
         return None
 
-    def _tried(self, plan: Plan, n: int) -> Tried:
-        """Ask about a plan; return what it has cost."""
+    def _goes_on(self, entities: Entities) -> bool:
+        """Whether nobody has stopped the trial, or come or left."""
+        return self.stopped is None and self.study.entities is entities
+
+    def _believed(self, plan: Plan) -> float:
+        """Return what the model expects a plan to cost; NaN if it knows only its own centres."""
+        strategy, entities = self.study.strategy, self.study.entities
+        if strategy.model is None:
+            return math.nan
+        total = 0.0
+        for lo in range(0, len(entities.here), ROWS):
+            rows = entities.here[lo : lo + ROWS]
+            expected = strategy.expected_costs(entities.X[rows], rows, centers=plan.centers)
+            total += float(
+                entities.weight[rows] @ expected[np.arange(len(rows)), plan.labels[rows]]
+            )
+        return total / float(entities.weight.sum())
+
+    def _asked_about(self, plan: Plan, who: IntArray) -> FloatArray:
+        """Ask about a plan; return what answers cost, NaN where none came."""
         study, entities = self.study, self.study.entities
-        shares = entities.weight / entities.weight.sum()
-        who, again = drawn_twice(study.strategy.draw_entities(n), shares)
-        paid = np.full(n, math.nan)
-        for lo in range(0, n, TRIED_AT_ONCE):
+        paid = np.full(len(who), math.nan)
+        for lo in range(0, len(who), TRIED_AT_ONCE):
             some = who[lo : lo + TRIED_AT_ONCE]
             each = (len(some), *plan.centers.shape)
             shape = each if study.strategy.own_centers else plan.centers.shape
@@ -241,12 +285,31 @@ class Fit:
             if self._ended() or study.entities is not entities:
                 break
         study.count_foreign(0, int(np.isfinite(paid).sum()))
+        return paid
+
+    def _tried(self, plan: Plan, who: IntArray, paid: FloatArray, again: int) -> Tried:
+        """Return what a plan has cost."""
+        entities = self.study.entities
+        shares = entities.weight / entities.weight.sum()
         x, y = torch.from_numpy(entities.X), torch.from_numpy(plan.centers)
         with torch.no_grad():
             obeying = entities.cost.each(x, y[torch.from_numpy(plan.labels.clip(0))][:, None])
         control = obeying[:, 0].numpy()
-        seen = estimate(paid, control[who], float(shares @ control), who, shares, again)
-        return Tried(plan.name, *seen)
+        seen = estimate(
+            paid, control[who], float(shares @ control), who, shares, again,
+            self._bounds(plan, who, paid),
+        )  # fmt: skip
+        here = np.isfinite(paid)
+        return Tried(plan.name, *seen, float(paid[here].std()) if here.any() else math.nan)
+
+    def _bounds(self, plan: Plan, who: IntArray, paid: FloatArray) -> tuple[float, float] | None:
+        """Return the least and the most that answers can cost, on average; None if not known."""
+        D = self.study.entities.distances(plan.centers, who)
+        low, high, here = D.min(1), D.max(1), np.isfinite(paid)
+        slack = SLACK * float(high.max())
+        if (paid[here] < low[here] - slack).any() or (paid[here] > high[here] + slack).any():
+            return None  # costs are not those of the metric
+        return float(low.mean()), float(high.mean())
 
     def _paid(self, who: IntArray, answer: Response, plan: Plan) -> FloatArray:
         """Return what answers cost; by the metric where only the choice was told."""

@@ -27,12 +27,18 @@ SHARE, MOST = 0.1, 4000
 UNASKED = 2000
 #: budgets below which nothing is kept, and answers below which there is no interval
 SMALLEST, FEWEST = 100, 5
-#: share of the trial that goes to the plain plan
-PLAIN_SHARE = 1 / 3
+#: shares of the trial that go to the plain plan, and, after the choice between the two, to the one
+#: that is kept: answers by which a plan was chosen make it look cheaper than it is
+PLAIN_SHARE, AFTER_SHARE = 0.3, 0.2
+#: answers about each plan below which nothing is said of which one is cheaper
+FEWEST_TO_CHOOSE = 30
+#: answers at either end of what costs can be that are added to few, as those seen may lack rare
+#: ones; and answers from which on fewer are added
+ADDED, ADDED_TO = 1.0, 50
 #: standard errors by which the plain plan must have cost less to be kept, if the model was right
 #: about its own
 CLEARLY = float(norm.ppf(0.95))
-#: standard errors, and share of the cost, by which belief and observation may differ
+#: standard errors, and share of the spread of costs, by which belief and observation may differ
 FAR_OFF, FAR_OFF_SHARE = 2.6, 0.01
 #: answers below which rare dear ones may be missing by chance, so that nothing is doubted
 FEWEST_TO_DOUBT = 100
@@ -62,6 +68,7 @@ class Tried(NamedTuple):
     name: str
     estimate: Estimate
     error: float  # standard error
+    spread: float = math.nan  # standard deviation of what answers cost
 
 
 @registered
@@ -85,12 +92,12 @@ class TrialResult:
         found = []
         if self.kept == PLAIN:
             learned, plain = (one.estimate for one in self.tried)
-            if learned.value - plain.value > FAR_OFF_SHARE * abs(plain.value):
-                found.append(
-                    "k-means centres with the nearest prescribed are kept: in answers they cost "
-                    f"{plain.value:.4g} ({plain.low:.4g} to {plain.high:.4g}), what was learned "
-                    f"{learned.value:.4g} ({learned.low:.4g} to {learned.high:.4g})."
-                )
+            found.append(
+                "k-means centres with the nearest prescribed are kept: they were the cheaper ones "
+                "when both were tried; in answers they cost "
+                f"{plain.value:.4g} ({plain.low:.4g} to {plain.high:.4g}), what was learned "
+                f"{learned.value:.4g} ({learned.low:.4g} to {learned.high:.4g})."
+            )
         off = disagreement(self.believed, self.tried[0])
         return found if off is None else [*found, off]
 
@@ -156,6 +163,7 @@ def estimate(
     who: Any = None,
     shares: FloatArray | None = None,
     again: int = 0,
+    bounds: tuple[float, float] | None = None,
 ) -> tuple[Estimate, float]:
     """Return the mean cost, and its standard error, helped by something that goes with cost.
 
@@ -174,6 +182,9 @@ def estimate(
         Shares of all entities in the mean; needed with ``who``.
     again : int
         How many of the first questions came again at the end: see `drawn_twice`.
+    bounds : tuple of float, optional
+        Means over all entities of the least and the most that an answer can cost. Few answers may
+        lack the rare dear ones: the interval is that of these answers and a few more at both ends.
 
     Examples
     --------
@@ -198,18 +209,32 @@ def estimate(
     # An answer that nobody has given yet may be as far off as costs are apart: no spread among the
     # answers is no proof that there is none.
     unseen = float(np.var(paid))
-    total = (float(gap @ gap) + unseen) / max(1, m - 2)
-    variance = total / m
+    squares, repeats, uneven = 0.0, 0, 0.0
     if who is not None and shares is not None:
         squares, repeats = _repeats(left, who, again, _even(shares))
-        if repeats >= FEWEST_TWICE:
-            within = min(total, (squares + unseen) / repeats)
-            uneven = np.bincount(who[here], minlength=len(shares)) / m - shares
-            variance = within / m + (total - within) * float(uneven @ uneven)
-    error = math.sqrt(variance)
-    half = float(t.ppf(0.975, max(1, m - 2))) * error
-    low = max(value - half, min(0.0, value)) if paid.min() >= 0 else value - half
-    return Estimate(value, low, value + half, m), error
+        apart = np.bincount(who[here], minlength=len(shares)) / m - shares
+        uneven = float(apart @ apart)
+
+    def error_with(more: float, number: float) -> float:
+        total = (float(gap @ gap) + unseen + more) / max(1.0, m + number - 2)
+        if repeats < FEWEST_TWICE:
+            return math.sqrt(total / (m + number))
+        within = min(total, (squares + unseen + more) / (repeats + number))
+        return math.sqrt(within / (m + number) + (total - within) * uneven)
+
+    error, middle, wider = error_with(0.0, 0.0), value, 0.0
+    low, high = (-math.inf, math.inf) if bounds is None else bounds
+    if paid.min() >= 0:
+        low = max(low, 0.0)
+    if bounds is not None:
+        ends = np.array(bounds)
+        added = ADDED * min(1.0, ADDED_TO / m)
+        middle = (m * value + added * float(ends.sum())) / (m + 2 * added)
+        more = added * float(((ends - middle) ** 2).sum()) + m * (value - middle) ** 2
+        wider = error_with(more, 2 * added)
+    half = float(t.ppf(0.975, max(1, m - 2))) * max(error, wider)
+    low, high = max(middle - half, min(low, value)), min(middle + half, max(high, value))
+    return Estimate(value, min(low, value), max(high, value), m), error
 
 
 def _repeats(left: FloatArray, who: Any, again: int, even: bool) -> tuple[float, int]:
@@ -228,17 +253,34 @@ def _repeats(left: FloatArray, who: Any, again: int, even: bool) -> tuple[float,
     return float(apart @ apart) / 2, len(apart)
 
 
-def plain_is_cheaper(believed: float, learned: Tried, plain: Tried) -> bool:
+def plain_is_cheaper(
+    believed: float, learned: Tried, plain: Tried, believed_of_plain: float = math.nan
+) -> bool:
     """Whether to keep the plain plan, by what both have cost.
 
-    As long as the learned plan costs what the model believes, it takes a clear difference. A model
-    that was wrong about its own plan has no such credit.
+    As long as the plans differ by what the model believes, it takes a clear difference. A model
+    that was wrong about that has no such credit. Costs that are all off by the same do not matter.
+
+    Examples
+    --------
+    >>> from volition.learning.monitor import Estimate
+    >>> from volition.learning.trial import Tried, plain_is_cheaper
+    >>> learned = Tried("learned", Estimate(-94.0, -95.0, -93.0, 500), 0.5, 10.0)
+    >>> plain = Tried("k-means", Estimate(-94.1, -95.1, -93.1, 500), 0.5, 10.0)
+    >>> plain_is_cheaper(6.0, learned, plain, believed_of_plain=6.5)
+    False
     """
     if math.isnan(learned.error) or math.isnan(plain.error):
         return False
+    if min(learned.estimate.n_answers, plain.estimate.n_answers) < FEWEST_TO_CHOOSE:
+        return False
     apart = learned.estimate.value - plain.estimate.value
-    credit = CLEARLY if disagreement(believed, learned) is None else 0.0
-    return apart > credit * math.hypot(learned.error, plain.error)
+    error = math.hypot(learned.error, plain.error)
+    wrong = disagreement(believed, learned) is not None
+    if not math.isnan(believed_of_plain):
+        few = learned.estimate.n_answers < FEWEST_TO_DOUBT
+        wrong = not few and abs(apart - (believed - believed_of_plain)) > FAR_OFF * error
+    return apart > (0.0 if wrong else CLEARLY) * error
 
 
 def contradicts(later: Estimate, seen: Estimate) -> bool:
@@ -253,7 +295,8 @@ def disagreement(believed: float, tried: Tried) -> str | None:
     if math.isnan(error) or seen.n_answers < FEWEST_TO_DOUBT:
         return None
     off = abs(believed - seen.value)
-    if off <= FAR_OFF * error or off <= FAR_OFF_SHARE * abs(seen.value):
+    spread = abs(seen.value) if math.isnan(tried.spread) else tried.spread
+    if off <= FAR_OFF * error or off <= FAR_OFF_SHARE * spread:
         return None
     return (
         f"The model expects a cost of {believed:.4g}, but {seen.n_answers} answers about the final "
