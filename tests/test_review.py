@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from volition import (
+    ChoiceAutonomy,
     ChoiceClustering,
     DistanceAutonomy,
     FixedAutonomy,
@@ -153,16 +154,19 @@ def test_a_larger_budget_is_used_by_whoever_goes_on(law, tmp_path):
 
 def test_entities_that_are_refused_change_nothing():
     Z = (np.random.default_rng(1).random((100, 1)) < 0.5).astype(float)
+    law = ChoiceAutonomy({"constant": [3.0], "covariates": [-4.0]}, {"pair": [-9.0]}, covariates=Z)
     model = ChoiceClustering(3, n_interactions=1500, random_state=0)
-    model.fit(X, population=people(NEAR), covariates=Z)
-    before, law = model.expected_costs(), model.model_
+    model.fit(X, population=people(law), covariates=Z)
+    before, found = model.expected_costs(), model.model_
     with pytest.raises(ValueError, match="sample_weight of new entities"):
         model.add_entities(X[:2], sample_weight=[1, np.nan], covariates=1 - Z[:2])
-    assert model.model_ is law
+    assert model.model_ is found
     assert np.array_equal(model.expected_costs(), before)
     new = model.add_entities(X[:2], covariates=Z[:2])
     assert new.tolist() == [100, 101]
-    assert model.expected_costs().shape == (102, 3)
+    after = model.expected_costs()
+    assert np.allclose(after[new], after[:2])
+    assert not np.allclose(model.expected_costs(X[:2], 1 - Z[:2]), after[:2])  # they do matter
 
 
 @pytest.mark.parametrize("learner", [ChoiceClustering, TabularClustering])
