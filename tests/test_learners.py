@@ -889,5 +889,5 @@ def test_time_between_checkpoints_is_respected(X, people, tmp_path):
         X, population=people, checkpoint=path, checkpoint_every=60,
         on_batch=lambda learner: seen.append(path.exists()) or time.sleep(0),
     )  # fmt: skip
-    assert not any(seen)
+    assert not any(seen[:9])  # after that comes the trial, and there is one before it
     assert path.exists()

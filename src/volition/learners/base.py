@@ -305,7 +305,8 @@ class Learner(ClusterMixin, BaseEstimator):
         checkpoint : path, optional
             File that always holds a state to go on from.
         checkpoint_every : float, default=10
-            Seconds between checkpoints; 0 for one after every batch.
+            Seconds between checkpoints; 0 for one after every batch. There is always one before the
+            trial, which begins anew if it is stopped.
         resume : bool, default=False
             Go on from ``checkpoint`` if the file is there.
         on_batch : callable, optional
