@@ -547,7 +547,7 @@ class Learner(ClusterMixin, BaseEstimator):
             n -= self.n_interactions_ - before
             return stopped or self._try_within(n, population, interrupted, on_batch)
         self.tried_ = tried
-        self._monitor.stale = True  # what comes later is compared with the trial
+        self._monitor.mark = self._monitor.n_costs  # what comes later is compared with the trial
         if len(tried) > 1 and plain_is_cheaper(self.believed_, *tried):
             self.kept_ = PLAIN
             self.cluster_centers_ = plain.centers
@@ -820,7 +820,8 @@ class Learner(ClusterMixin, BaseEstimator):
     def _outdated(self) -> bool:
         """Whether answers since the trial contradict it."""
         seen = self.tried_[self.kept_ == PLAIN].estimate
-        return contradicts(self._monitor.distortion(getattr(self, "_recost", None)), seen)
+        recost = getattr(self, "_recost", None)
+        return contradicts(self._monitor.distortion(recost, since_mark=True), seen)
 
     def _note(self) -> None:
         """Add a line to the history."""
