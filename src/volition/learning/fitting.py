@@ -233,7 +233,7 @@ class Fit:
             tried.append(self._tried(plain, some, self._asked_about(plain, some), twice))
             if not self._goes_on(entities):
                 pass
-            elif plain_is_cheaper(believed, *tried, self._believed(plain)):
+            elif plain_is_cheaper(believed, tried[0], tried[1], self._believed(plain)):
                 kept = PLAIN
                 some, twice = drawn_twice(strategy.draw_entities(after), shares)
                 afresh = self._tried(plain, some, self._asked_about(plain, some), twice)
@@ -248,7 +248,8 @@ class Fit:
         if kept == PLAIN:
             trial = TrialResult(tuple(tried), PLAIN, believed)
             study.adopt_plan(plain, tried[1].estimate.value, trial)
-        study.strategy.monitor.stale = True  # what comes later is compared with the trial
+        monitor = study.strategy.monitor
+        monitor.mark = monitor.n_costs  # what comes later is compared with the trial
         study.note()
         return None
 

@@ -71,6 +71,7 @@ class Monitor:
     def __init__(self, n_clusters: int, window: int = 5000) -> None:
         self.costs = np.zeros((window, 4))  # cost, weight, entity, realised cluster or -1
         self.n_costs = 0
+        self.mark = 0  # costs that there were at the last trial
         self.stale = False  # whether the costs so far are to be forgotten when the next ones come
         self.seen = np.zeros((n_clusters, n_clusters), dtype=np.int64)
         self.recent = np.zeros((max(WINDOWS), 2), dtype=np.int64)
@@ -90,15 +91,16 @@ class Monitor:
         self.costs[(self.n_costs + np.arange(len(rows))) % len(self.costs)] = rows
         self.n_costs += len(rows)
 
-    def distortion(self, recost: Recost | None = None) -> Estimate:
-        """Return the mean cost of late, with its confidence interval.
+    def distortion(self, recost: Recost | None = None, *, since_mark: bool = False) -> Estimate:
+        """Return the mean cost of late, or only since the mark, with its confidence interval.
 
         ``recost(entities, realized)`` gives costs at the centres as they stand now.
         """
-        n = min(self.n_costs, len(self.costs))
+        n = min(self.n_costs - self.mark * since_mark, len(self.costs))
         if n < 2:
             return Estimate(math.nan, math.nan, math.nan, n)
-        cost, weight, entities, realized = self.costs[:n].T
+        newest = (self.n_costs - 1 - np.arange(n)) % len(self.costs)
+        cost, weight, entities, realized = self.costs[newest if since_mark else slice(n)].T
         if recost is not None and realized.min() >= 0:
             now = recost(entities.astype(np.int64), realized.astype(np.int64))
             cost = cost if now is None else now
@@ -109,7 +111,7 @@ class Monitor:
 
     def forget_costs(self) -> None:
         """Begin the running mean anew."""
-        self.n_costs = 0
+        self.n_costs = self.mark = 0
         self.stale = False
 
     def forget_choices(self) -> None:

@@ -317,7 +317,7 @@ class Study:
             strategy.learn(answers)
         now = strategy.centers, strategy.labels
         same = all(np.array_equal(a, b) for a, b in zip(plan, now, strict=True))
-        late = monitor.distortion(strategy.recost)
+        late = monitor.distortion(strategy.recost, since_mark=True)
         if not same or (trial.estimate is not None and contradicts(late, trial.estimate)):
             trial = TrialResult()
         _note(strategy, history, trial.estimate or strategy.monitor.distortion(strategy.recost))
