@@ -117,3 +117,13 @@ def test_ctrl_c_in_an_estimate_is_one_sentence(command, monkeypatch, tmp_path):
     code, out, err = command("estimate", *words)
     assert (code, out, err) == (130, "", "Stopped; nothing was written.\n")
     assert not (tmp_path / "res").exists()
+
+
+def test_ctrl_c_while_the_command_loads_is_one_word(tmp_path):
+    (tmp_path / "torch.py").write_text("raise KeyboardInterrupt\n")
+    program = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+    program += "from volition_command import main; main()"
+    ended = subprocess.run(
+        [sys.executable, "-c", program, "--version"], capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "Stopped.\n")

@@ -232,7 +232,7 @@ class Fit:
             tried.append(self._tried(plain, some, self._asked_about(plain, some), twice))
             if not self._goes_on(entities):
                 pass
-            elif plain_is_cheaper(believed, *tried, self._believed(plain)):
+            elif plain_is_cheaper(believed, tried[0], tried[1], self._believed(plain)):
                 kept = PLAIN
                 some, twice = drawn_twice(strategy.draw_entities(after), shares)
                 afresh = self._tried(plain, some, self._asked_about(plain, some), twice)
