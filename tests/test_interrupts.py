@@ -102,6 +102,28 @@ def test_a_second_ctrl_c_ends_at_once(tmp_path):
     write_table(tmp_path, 30_000)
     words = ("fit", "t.csv", "-k", 60, "--kappa", 0.3, "--gamma", 0.5, "--out", "res")
     code, _, err = interrupted(tmp_path, words, n_signals=2, wait=0.5)
-    assert code != 0
+    assert code == 130
+    assert err.endswith("Stopped; nothing was written.\n")
     assert "Traceback" not in err
     assert not (tmp_path / "res").exists()
+
+
+def test_ctrl_c_in_an_estimate_is_one_sentence(command, monkeypatch, tmp_path):
+    def pressed(*args, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("volition.cli_estimate.read_logged", pressed)
+    words = ("--log", "l.csv", "--entities", "e.csv", "--centers", "c.csv", "--out", "res")
+    code, out, err = command("estimate", *words)
+    assert (code, out, err) == (130, "", "Stopped; nothing was written.\n")
+    assert not (tmp_path / "res").exists()
+
+
+def test_ctrl_c_while_the_command_loads_is_one_word(tmp_path):
+    (tmp_path / "torch.py").write_text("raise KeyboardInterrupt\n")
+    program = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+    program += "from volition_command import main; main()"
+    ended = subprocess.run(
+        [sys.executable, "-c", program, "--version"], capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "Stopped.\n")

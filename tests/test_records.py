@@ -319,3 +319,31 @@ def test_columns_that_only_numpy_takes_for_numbers_are_refused(name, values, wha
     log = {"entity": [0, 1], "prescribed": [0, 1], "realized": [0, 1]} | {name: values}
     with pytest.raises(ValueError, match=f"column '{name}' holds {what}"):
         ChoiceClustering(2).fit_log(np.array([[0.0], [1.0]]), log, np.array([[0.0], [1.0]]))
+
+
+def timed(*times):
+    log = {"entity": [0, 1, 0, 1][: len(times)], "prescribed": [0, 1, 0, 1][: len(times)]}
+    log |= {"realized": [1, 1, 0, 1][: len(times)], "timestamp": list(times)}
+    return read_log(X3, log, [Y2]).notes
+
+
+def test_times_are_compared_as_times():
+    for times in (
+        ("8", "9", "10", "n/a"),
+        ("9", "", "10", "11.5"),
+        ("2024-01-31", "2024-02-01 08:00", "2024-02-01T10:00", "2024-10-01"),
+        ("2024-02-01T10:00+02:00", "2024-02-01T09:00Z", "nan", "2024-02-01T10:00Z"),
+    ):
+        assert not any("timestamp" in note for note in timed(*times)), times
+    for times, says in (
+        (("9", "10", "n/a", "8"), r"row 3 \(8\) is before the one above it \(10\)"),
+        (("2024-02-01", "2024-01-31"), r"row 1 \(2024-01-31\) is before"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            timed(*times)
+
+
+@pytest.mark.parametrize("times", [("8:00", "9:00", "10:00"), ("31/01/2024", "01/02/2024")])
+def test_times_that_cannot_be_compared_are_said_so(times):
+    (note,) = [note for note in timed(*times) if "timestamp" in note]
+    assert f"such as '{times[0]}', are neither numbers nor dates" in note

@@ -34,7 +34,7 @@ from volition.io.models import read_autonomy, save_model
 from volition.messages import printable
 from volition.metrics import distortion
 from volition.outliers import OutlierWarning, warn_of_outliers
-from volition.outputs import check_writable, output_folder, write_csv
+from volition.outputs import check_writable, finished, output_folder, write_csv
 from volition.plotting.text import PLAIN, label, save_figure
 from volition.problem import Problem
 from volition.solvers import Status
@@ -45,6 +45,8 @@ from volition.terminal import make_console
 #: what commands write
 FIT_FILES = ("centers.csv", "assignments.csv", "summary.json", "clusters.png", "model.safetensors")
 PHASE_FILES = ("persistence.csv", "path.csv", "summary.json", "phase.png", "annealing.gif")
+#: exit code after Ctrl-C
+INTERRUPTED = 130
 DEMO = "the four groups of the paper's figure 1"
 
 app = typer.Typer(
@@ -588,9 +590,17 @@ app.command()(reproduce)
 
 def main() -> None:
     """Run the command line; a bad input is one sentence and exit code 2."""
+    finished.clear()
     try:
         app()
     except (ValueError, OSError) as error:
         message = " ".join(str(error).split())
         print(f"volition: {printable(message)}", file=sys.stderr)
         raise SystemExit(2) from None
+    except SystemExit as end:
+        if end.code == INTERRUPTED:
+            # Others keep a state or a journal as they go, and a folder that is there may be theirs.
+            whole = sys.argv[1:2] in (["demo"], ["fit"], ["phase"], ["estimate"])
+            nothing = "; nothing was written" if whole and not finished else ""
+            print(f"Stopped{nothing}.", file=sys.stderr)
+        raise

@@ -121,6 +121,10 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
+#: folders that results have been moved to, by this process
+finished: list[Path] = []
+
+
 @contextmanager
 def _made(folder: Path) -> Iterator[list[Path]]:
     """Make a folder; afterwards take away again those that the list names, if they are empty."""
@@ -158,6 +162,7 @@ def output_folder(
             work = Path(tempfile.mkdtemp(prefix=temporary_prefix(), dir=folder))
             try:
                 yield work
+                finished.append(folder)
                 _move(work, folder, files, overwrite)
                 made.clear()
             finally:

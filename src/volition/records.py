@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -165,7 +166,7 @@ def read_records(
         columns["prescribed"], columns["realized"], names, options.numbered_from, logged, agrees, at
     )
     notes.append(note)
-    _check_times(columns.get("timestamp"), layout, at)
+    notes.append(_check_times(columns.get("timestamp"), layout, at))
     if paid is not None:
         _check_costs(paid, logged, realized, names, options, at)
     propensity = _propensity(columns.get("propensity"), at)
@@ -307,22 +308,66 @@ def _finite(values: Any, name: str, at: At) -> FloatArray | None:
     return numbers
 
 
-def _check_times(times: Any, layout: IntArray, at: At) -> None:
+def _check_times(times: Any, layout: IntArray, at: At) -> str | None:
+    """Refuse a log that is not in the order of time; return a note where that cannot be told."""
     if times is None:
-        return
+        return None
+    times = np.asarray(times)
+    known, values = _comparable(times)
+    if values is None:
+        some = [times[np.flatnonzero(known & (layout == number))] for number in np.unique(layout)]
+        if all((mine[1:] >= mine[:-1]).all() for mine in some):
+            return None
+        return (
+            f"The log's timestamps, such as {shortened(str(times[known][0]))}, are neither numbers "
+            "nor dates like 2024-01-31 08:00; the order of its rows is taken for that of time."
+        )
     for number in np.unique(layout):
-        rows = np.flatnonzero(layout == number)
-        mine = np.asarray(times)[rows]
+        rows = np.flatnonzero((layout == number) & known)
+        mine = values[rows]
         try:
             late = np.flatnonzero(mine[1:] < mine[:-1])
         except TypeError:
             raise ValueError("The log's timestamp must hold times of one kind.") from None
         if len(late):
-            row = int(late[0]) + 1
+            row, before = rows[int(late[0]) + 1], rows[int(late[0])]
             raise ValueError(
-                f"The log's timestamp at {at(int(rows[row]))} ({_time(mine[row])}) is before the "
-                f"one above it ({_time(mine[row - 1])}); sort the log by time."
+                f"The log's timestamp at {at(int(row))} ({_time(times[row])}) is before the "
+                f"one above it ({_time(times[before])}); sort the log by time."
             )
+    return None
+
+
+def _comparable(times: Any) -> tuple[NDArray[np.bool_], Any]:
+    """Return which times are known, and all as what can be compared; None if text is no time."""
+    cells = times.tolist()
+    known = np.array([not _no_time(cell) for cell in cells])
+    if times.dtype.kind in "iufMm" or not any(isinstance(cell, str) for cell in cells):
+        return known, times
+    texts = [cell.strip() for cell in times[known].tolist() if isinstance(cell, str)]
+    if len(texts) < known.sum():
+        raise ValueError("The log's timestamp must hold times of one kind.")
+    values = np.full(len(times), np.nan)
+    for kind in (float, _seconds):
+        try:
+            values[known] = [kind(text) for text in texts]
+        except ValueError:
+            continue
+        return known, values
+    return known, None
+
+
+def _no_time(cell: Any) -> bool:
+    text = cell.strip().lower() if isinstance(cell, str) else cell
+    return text is None or text != text or text in ("", "none", "nan", "nat", "na", "n/a", "null")
+
+
+def _seconds(text: str) -> float:
+    """Return seconds since 1970 of a date, or of a date and time, in the order year, month, day."""
+    if not text[:4].isdigit() or text[4:5] != "-":
+        raise ValueError("no such date")
+    found = datetime.fromisoformat(text)
+    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
 
 
 def _time(value: Any) -> str:
