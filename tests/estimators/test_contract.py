@@ -103,7 +103,7 @@ def test_all_results_are_of_one_kind(name, fitted, tmp_path):
         assert isinstance(one.history_, list)
         assert one.n_features_in_ == 2
     names = {"interactions", "answers", "beta", "distortion", "observed", "low", "high"}
-    assert all(names <= set(line) for line in model.history_)
+    assert all(names <= set(line._fields) for line in model.history_)
 
 
 @each

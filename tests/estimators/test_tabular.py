@@ -284,8 +284,8 @@ def test_the_end_is_in_the_history_even_if_nobody_answered_last(X):
     model.fit(X, population=people)
     assert model.n_answers_ == 1500
     last = model.history_[-1]
-    assert (last["interactions"], last["answers"]) == (2000, 1500)
-    assert last["distortion"] == model.distortion_
+    assert (last.interactions, last.answers) == (2000, 1500)
+    assert last.distortion == model.distortion_
 
 
 @pytest.mark.parametrize("batches", [20, 21, 22])

@@ -47,6 +47,7 @@ from volition.io.serialization import (
 from volition.learning.monitor import Change, Estimate
 from volition.learning.networks import ADENetwork, NetworkAutonomy, NetworkSize, Units
 from volition.learning.probe import Assumption
+from volition.learning.study import Progress
 from volition.learning.trial import TrialResult, Tried
 from volition.portfolio import Candidate
 from volition.schedules import Critical, Explicit, Geometric
@@ -155,6 +156,7 @@ def fitted():
 BASIS = Basis(np.zeros(2), np.ones(2), np.ones((3, 2)), 0.5)
 OBJECTS = [
     Passive(),
+    Progress(500, 480, 2.0, 0.1, 0.11, 0.09, 0.13),
     FixedAutonomy([[0.1, 0.9], [0.3, 0.7]]),
     FixedAutonomy({"a": [[1 / 3, 2 / 3], [0.0, 1.0]], 7: np.eye(2)}),
     DistanceAutonomy(0.2, temperature=0.1),
