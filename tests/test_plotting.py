@@ -188,14 +188,16 @@ def test_costs_below_nothing_are_seen(learner):
         assert low < -3
         assert high > 1.5
     assert ax.get_title().endswith("% of the standard deviation")
-    for line in learner.history_:
-        for name in ("distortion", "observed", "low", "high"):
-            line[name] -= 100
+    names = ("distortion", "observed", "low", "high")
+    learner.history_[:] = [
+        line._replace(**{name: getattr(line, name) - 100 for name in names})
+        for line in learner.history_
+    ]
     ax = plot_learning(learner)
     low, high = ax.get_ylim()
     last = learner.history_[-1]
-    assert low < min(last["distortion"], last["observed"])
-    assert max(last["distortion"], last["observed"]) < high < 0
+    assert low < min(last.distortion, last.observed)
+    assert max(last.distortion, last.observed) < high < 0
 
 
 def test_a_change_is_drawn(learner):
