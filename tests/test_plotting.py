@@ -240,7 +240,8 @@ def test_training_of_few_fits_is_seen(four_groups):
     model = ADENClustering(3, n_interactions=200, random_state=0)
     model.start(X)
     asked = model.ask(50)
-    model.tell(asked, people.respond(asked.entities, asked.prescribed, asked.centers))
+    answer = people.respond(asked.entities, asked.prescribed, asked.centers)
+    model.tell(asked, answer).learn()
     assert math.isnan(model.history_[-1].distortion)  # nothing has been learned
     plot_training(model)
     model.fit(X, population=people)

@@ -125,7 +125,7 @@ def test_a_fit_does_not_end_at_centres_that_cost_something_else(X, dearer, n, en
     entities, rng = Entities.of(X, None, SquaredEuclidean(), None), np.random.default_rng(0)
     strategy = StagedStrategy(
         entities, K, rng, exploration=0.3, tol=1e-3, most=10_000, terms=None,
-        service=lambda: Same(QUICK, entities, K, 0), wanted="served",
+        service=lambda entities: Same(QUICK, entities, K, 0), wanted="served",
     )  # fmt: skip
     study = Study(strategy)
     people = SimulatedPopulation(X, DRIVERS, metric=streets, reveal="cost", random_state=1)

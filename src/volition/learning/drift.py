@@ -459,7 +459,7 @@ class DriftMonitor:
     """
 
     def __init__(self, n_clusters: int, *, limit: float = LIMIT) -> None:
-        check_integer(n_clusters, "n_clusters", 2)
+        check_integer(n_clusters, "n_clusters", 1)
         self.n_clusters = int(n_clusters)
         self.limit = check_scalar(limit, "limit", 0, open_low=True)
         self.forget()

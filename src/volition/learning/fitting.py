@@ -226,22 +226,25 @@ class Fit:
         who, again = drawn_twice(strategy.draw_entities(n - few), shares)
         first = len(who) - after
         paid = self._asked_about(learned, who[:first])
-        kept, tried = LEARNED, [self._tried(learned, who[:first], paid, 0 if after else again)]
+        kept, tried = (
+            LEARNED,
+            [self._tried(entities, learned, who[:first], paid, 0 if after else again)],
+        )
         if few and self._goes_on(entities):
             plain = plain_plan(entities.X, entities.weight, entities.cost, K, seed)
             some, twice = drawn_twice(strategy.draw_entities(few), shares)
-            tried.append(self._tried(plain, some, self._asked_about(plain, some), twice))
+            tried.append(self._tried(entities, plain, some, self._asked_about(plain, some), twice))
             if not self._goes_on(entities):
                 pass
             elif plain_is_cheaper(believed, tried[0], tried[1], self._believed(plain)):
                 kept = PLAIN
                 some, twice = drawn_twice(strategy.draw_entities(after), shares)
-                afresh = self._tried(plain, some, self._asked_about(plain, some), twice)
+                afresh = self._tried(entities, plain, some, self._asked_about(plain, some), twice)
                 if not math.isnan(afresh.error):
                     tried[1] = afresh
             else:
                 paid = np.concatenate([paid, self._asked_about(learned, who[first:])])
-                tried[0] = self._tried(learned, who, paid, again)
+                tried[0] = self._tried(entities, learned, who, paid, again)
         if study.entities is not entities:  # some have come or left: it is another plan
             return None if self.stopped else self._try_plans()
         study.trial = TrialResult(tuple(tried), LEARNED, believed)
@@ -288,9 +291,10 @@ class Fit:
         study.count_foreign(0, int(np.isfinite(paid).sum()))
         return paid
 
-    def _tried(self, plan: Plan, who: IntArray, paid: FloatArray, again: int) -> Tried:
+    def _tried(
+        self, entities: Entities, plan: Plan, who: IntArray, paid: FloatArray, again: int
+    ) -> Tried:
         """Return what a plan has cost."""
-        entities = self.study.entities
         shares = entities.weight / entities.weight.sum()
         x, y = torch.from_numpy(entities.X), torch.from_numpy(plan.centers)
         with torch.no_grad():

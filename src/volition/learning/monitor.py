@@ -114,6 +114,13 @@ class Monitor:
         self.n_costs = self.mark = 0
         self.stale = False
 
+    def forget_before_mark(self) -> None:
+        """Keep what came since the mark: it contradicts what came before."""
+        n = min(self.n_costs - self.mark, len(self.costs))
+        newest = (self.n_costs - n + np.arange(n)) % len(self.costs)
+        self.costs[:n] = self.costs[newest].copy()
+        self.n_costs, self.mark = n, 0
+
     def forget_choices(self) -> None:
         """Compare with nothing that came before: it was another behaviour, or other entities."""
         self.seen[:] = 0

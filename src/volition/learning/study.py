@@ -318,8 +318,11 @@ class Study:
         now = strategy.centers, strategy.labels
         same = all(np.array_equal(a, b) for a, b in zip(plan, now, strict=True))
         late = monitor.distortion(strategy.recost, since_mark=True)
-        if not same or (trial.estimate is not None and contradicts(late, trial.estimate)):
+        if not same:
             trial = TrialResult()
+        elif trial.estimate is not None and contradicts(late, trial.estimate):
+            trial = TrialResult()
+            monitor.forget_before_mark()
         _note(strategy, history, trial.estimate or strategy.monitor.distortion(strategy.recost))
         return trial
 

@@ -50,6 +50,8 @@ OFTEN, MANY = 2.0, 4.0
 #: share of questions that are about an entity which another one is about too, and how many are
 #: needed to tell chance within entities from the rest
 TWICE, FEWEST_TWICE = 1 / 6, 30
+#: share by which costs may differ and still be the same for all purposes
+EQUAL = 1e-4
 LEARNED, PLAIN = "learned", "k-means"
 
 
@@ -280,7 +282,9 @@ def plain_is_cheaper(
     if not math.isnan(believed_of_plain):
         few = learned.estimate.n_answers < FEWEST_TO_DOUBT
         wrong = not few and abs(apart - (believed - believed_of_plain)) > FAR_OFF * error
-    return apart > (0.0 if wrong else CLEARLY) * error
+    # Where nothing is left to chance, plans that come to the same differ by rounding.
+    least = EQUAL * max(abs(learned.estimate.value), abs(plain.estimate.value))
+    return apart > max(least, (0.0 if wrong else CLEARLY) * error)
 
 
 def contradicts(later: Estimate, seen: Estimate) -> bool:

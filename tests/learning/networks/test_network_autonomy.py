@@ -89,7 +89,7 @@ def test_a_network_of_costs_knows_no_choices(rng):
     problem = Problem(
         rng.random((4, 2)), autonomy=NetworkAutonomy(shaken("costs"), Units(np.zeros(2), 1.0, 1.0))
     )
-    with pytest.raises(TypeError, match="does not know which clusters are realised"):
+    with pytest.raises(ValueError, match="does not know which clusters are realised"):
         problem.moments(rng.random((3, 2)), 1.0)
 
 
