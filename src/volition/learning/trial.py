@@ -51,7 +51,7 @@ OFTEN, MANY = 2.0, 4.0
 #: needed to tell chance within entities from the rest
 TWICE, FEWEST_TWICE = 1 / 6, 30
 #: share by which costs may differ and still be the same for all purposes
-EQUAL = 1e-4
+EQUAL = 1e-3
 LEARNED, PLAIN = "learned", "k-means"
 
 
@@ -300,7 +300,9 @@ def disagreement(believed: float, tried: Tried) -> str | None:
         return None
     off = abs(believed - seen.value)
     spread = abs(seen.value) if math.isnan(tried.spread) else tried.spread
-    if off <= FAR_OFF * error or off <= FAR_OFF_SHARE * spread:
+    # Costs that hardly vary are not off by much if they are off by a share of that.
+    little = max(FAR_OFF_SHARE * spread, EQUAL * abs(seen.value))
+    if off <= FAR_OFF * error or off <= little:
         return None
     return (
         f"The model expects a cost of {believed:.4g}, but {seen.n_answers} answers about the final "
