@@ -80,11 +80,11 @@ def test_learning_from_costs_alone(run, files, tmp_path):
 def test_a_network_to_start_from(run, files, tmp_path):
     save_network(ADENetwork(2, Recipe().size(), "costs"), tmp_path / "n.safetensors")
     words = ("--population", "sim.toml", "-k", 3, "--learner", "aden", "--out", "res")
-    more = ("--interactions", 600, "--network", "n.safetensors")
+    more = ("--interactions", 200, "--network", "n.safetensors")
     code, _, err = run(*words, *more)
     assert code == 0, err
     assert set(os.listdir(tmp_path / "res")) == RESULTS | {"network.safetensors"}
-    more = ("--interactions", 600, "--network", "res/network.safetensors")
+    more = ("--interactions", 200, "--network", "res/network.safetensors")
     code, _, err = run(*words, *more, "--overwrite")
     assert code == 0, err
     code, _, err = run(*words, *more[:-1], "res/summary.json", "--overwrite")

@@ -98,11 +98,12 @@ def plot_attention(learner: ADENClustering, X: Any = None, *, block: int = -1) -
     --------
     >>> import matplotlib
     >>> matplotlib.use("Agg")
-    >>> from volition import ADENClustering, SimulatedPopulation
+    >>> from volition import ADENClustering, Recipe, SimulatedPopulation
     >>> from volition.plotting import plot_attention
     >>> X = [[0.0], [1.0], [9.0], [10.0]]
     >>> people = SimulatedPopulation(X, reveal="cost", random_state=0)
-    >>> model = ADENClustering(2, head="costs", n_interactions=400, random_state=0)
+    >>> quick = Recipe(head="costs", updates=1, epochs=1)
+    >>> model = ADENClustering(2, preset=quick, n_interactions=400, random_state=0)
     >>> model = model.fit(X, population=people)
     >>> plot_attention(model).axes[0].get_xlabel()
     'centre'
