@@ -35,16 +35,16 @@ from volition import (
     Response,
     SimulatedPopulation,
 )
-from volition.autonomy import Autonomy
-from volition.costs import resolve_cost
+from volition.core.autonomy import Autonomy
+from volition.core.costs import resolve_cost
+from volition.core.problem import Problem
 from volition.datasets import load_four_groups, load_utd19_london, make_city
 from volition.learning.networks import PRESETS, ADENetwork, Units
 from volition.learning.networks.annealed import ladder
 from volition.learning.networks.lessons import prepare
 from volition.learning.networks.replay import Batch
 from volition.learning.networks.training import Trainer
-from volition.problem import Problem
-from volition.reproduce.published import GRID
+from volition.paper.published import GRID
 
 X = load_four_groups().data
 COSTS = Recipe(head="costs")

@@ -26,13 +26,13 @@ from volition import (
     FixedAutonomy,
     SimulatedPopulation,
 )
-from volition.autonomy import Autonomy
 from volition.choices import ChoiceAutonomy, Choices, fit_choices, parameters
 from volition.choices.decision import MOVED, TODAY
+from volition.core.autonomy import Autonomy
+from volition.core.problem import Problem
 from volition.datasets import load_four_groups, load_utd19_london
-from volition.portfolio import Search
-from volition.problem import Problem
-from volition.records import read_records
+from volition.io.records import read_records
+from volition.solvers.search import Search
 
 X = load_four_groups().data
 

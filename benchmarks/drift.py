@@ -31,7 +31,7 @@ from drift_streams import (
 from volition import ADENClustering, ChoiceClustering, DistanceAutonomy, SimulatedPopulation
 from volition import TabularClustering as Tabular
 from volition.learning.drift import DriftMonitor, WatchedAnswers
-from volition.population import Prescriptions, Response
+from volition.populations.answers import Prescriptions, Response
 
 #: kinds of behaviour that stay as they are
 KINDS = {

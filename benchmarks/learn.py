@@ -27,13 +27,13 @@ from volition import (
     SimulatedPopulation,
     TabularClustering,
 )
-from volition.autonomy import RowAutonomy
-from volition.costs import resolve_cost
+from volition.core.autonomy import RowAutonomy
+from volition.core.costs import resolve_cost
+from volition.core.problem import Problem
 from volition.datasets import load_four_groups
 from volition.learning.entities import Entities
 from volition.learning.trial import drawn_twice
 from volition.learning.trial import estimate as estimate_cost
-from volition.problem import Problem
 
 X = load_four_groups().data
 N, K = len(X), 4

@@ -6,9 +6,9 @@ from common import SHARED, published, report
 from sklearn.cluster import KMeans
 
 from volition import AutonomyAwareClustering, DistanceAutonomy
+from volition.annealing.schedules import Geometric
 from volition.datasets import load_utd19_london
 from volition.metrics import distortion
-from volition.schedules import Geometric
 
 SEEDS = range(3)
 

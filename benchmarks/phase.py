@@ -17,11 +17,11 @@ from sklearn.metrics import silhouette_score
 from sklearn.mixture import GaussianMixture
 
 from volition import DistanceAutonomy, FixedAutonomy, Passive, anneal, suggest_n_clusters
+from volition.annealing.n_clusters import persistence
+from volition.annealing.schedules import Critical, Geometric
+from volition.core.problem import Problem
 from volition.datasets import load_four_groups, load_utd19_london, make_nested_groups
-from volition.problem import Problem
-from volition.schedules import Critical, Geometric
 from volition.solvers import Gradient
-from volition.suggestion import persistence
 
 PERSISTS = 0.1  # in log beta
 

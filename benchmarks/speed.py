@@ -10,8 +10,8 @@ from sklearn.cluster import KMeans
 from threadpoolctl import threadpool_limits
 
 from volition import AutonomyAwareClustering, DistanceAutonomy
+from volition.core.problem import Problem
 from volition.datasets import load_utd19_london, make_city
-from volition.problem import Problem
 
 N, D, K, ITERATIONS, ROUNDS = 1_000_000, 16, 64, 20, 5
 

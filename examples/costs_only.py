@@ -21,10 +21,10 @@ from volition import (
     DistanceAutonomy,
     SimulatedPopulation,
 )
-from volition.costs import resolve_cost
+from volition.core.costs import resolve_cost
+from volition.core.problem import Problem
 from volition.datasets import load_four_groups
 from volition.plotting import plot_attention, plot_costs, plot_training
-from volition.problem import Problem
 
 K = 4
 X = load_four_groups().data

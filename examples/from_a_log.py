@@ -20,10 +20,10 @@ from volition import (
     SimulatedPopulation,
 )
 from volition.choices import calibration, parameters
-from volition.costs import resolve_cost
+from volition.core.costs import resolve_cost
+from volition.core.problem import Problem
 from volition.datasets import make_city
 from volition.plotting import plot_calibration, plot_worth
-from volition.problem import Problem
 
 K, ROWS = 8, 12_000
 

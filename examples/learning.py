@@ -18,9 +18,9 @@ from volition import (
     SimulatedPopulation,
     TabularClustering,
 )
+from volition.core.problem import Problem
 from volition.datasets import load_four_groups
 from volition.plotting import plot_change, plot_costs, plot_learning
-from volition.problem import Problem
 
 K = 4
 X = load_four_groups().data

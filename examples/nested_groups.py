@@ -11,10 +11,10 @@ matplotlib.use("Agg")
 import numpy as np
 
 from volition import FixedAutonomy, anneal
+from volition.annealing.schedules import Critical
+from volition.core.problem import Problem
 from volition.datasets import make_nested_groups
 from volition.plotting import animate, plot_phase
-from volition.problem import Problem
-from volition.schedules import Critical
 
 K = 16
 override = (1 - np.eye(K)) / (K - 1)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from volition.cli import main
+from volition.cli.main import main
 from volition.datasets import load_four_groups
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"

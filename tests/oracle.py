@@ -5,7 +5,7 @@ import torch
 from mpmath import mp, mpf
 
 from volition import CallableAutonomy, DistanceAutonomy, FixedAutonomy, Passive
-from volition.autonomy import RowAutonomy
+from volition.core.autonomy import RowAutonomy
 
 
 def dense_distance(X, Y, a):

@@ -13,7 +13,7 @@ from volition import (
     Response,
     SimulatedPopulation,
 )
-from volition.costs import SquaredEuclidean
+from volition.core.costs import SquaredEuclidean
 from volition.learning.networks import ADENetwork, NetworkSize, Units
 from volition.learning.networks.lessons import prepare
 from volition.learning.networks.replay import Batch

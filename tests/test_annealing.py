@@ -5,9 +5,16 @@ import numpy as np
 import pytest
 
 from volition import DistanceAutonomy, FixedAutonomy, Passive, anneal, annealing
+from volition.annealing.schedules import (
+    Critical,
+    Explicit,
+    Geometric,
+    State,
+    first_beta,
+    resolve_schedule,
+)
+from volition.core.problem import Problem
 from volition.datasets import load_four_groups, make_nested_groups
-from volition.problem import Problem
-from volition.schedules import Critical, Explicit, Geometric, State, first_beta, resolve_schedule
 from volition.solvers import Armijo, FixedPoint, Gradient, Status
 
 

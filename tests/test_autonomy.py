@@ -5,9 +5,9 @@ from oracle import MODELS, all_models, dense_p
 from scipy.stats import chisquare
 
 from volition import CallableAutonomy, DistanceAutonomy, FixedAutonomy, Passive
-from volition.autonomy import RowAutonomy
-from volition.costs import SquaredEuclidean
-from volition.problem import Problem
+from volition.core.autonomy import RowAutonomy
+from volition.core.costs import SquaredEuclidean
+from volition.core.problem import Problem
 
 
 @pytest.mark.parametrize("name", MODELS)

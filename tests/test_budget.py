@@ -13,14 +13,14 @@ from volition import (
     FixedAutonomy,
     Passive,
 )
-from volition import cli as cli_module
+from volition.annealing.stability import examine
+from volition.cli import main as cli_module
+from volition.core.deadline import Deadline, OutOfTime
+from volition.core.problem import Problem
 from volition.datasets import make_city
-from volition.deadline import Deadline, OutOfTime
 from volition.metrics import distortion
-from volition.phase import examine
-from volition.portfolio import lexical_order
-from volition.problem import Problem
 from volition.solvers import Armijo, FixedPoint, Gradient, Status
+from volition.solvers.search import lexical_order
 
 #: machines that run tests are busy: this much may go wrong in the last steps
 NOISE = 1.5
@@ -140,7 +140,7 @@ def test_solvers_keep_their_best_when_time_runs_out(solver, monkeypatch):
     for looks in (0, 1, 3, 10):
         count = iter(range(10**6))
         monkeypatch.setattr(
-            "volition.deadline.perf_counter", lambda n=looks, c=count: float(next(c) >= n)
+            "volition.core.deadline.perf_counter", lambda n=looks, c=count: float(next(c) >= n)
         )
         timed = problem.with_deadline(Deadline(1.0))
         found = solver.solve(timed, start, 1.0, max_iter=300, tol=1e-9)

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from volition import anneal
 from volition.choices import Interval, Worth
+from volition.core.problem import Problem
 from volition.datasets import load_four_groups
-from volition.outputs import plain_text, safe_text, write_csv
+from volition.io.results import plain_text, safe_text, write_csv
 from volition.plotting import ClusteringDisplay, animate, plot_phase, plot_relocation, plot_worth
 from volition.plotting.clustering import clustering_info
 from volition.plotting.text import save_figure
-from volition.problem import Problem
 
 # -- spreadsheets ---------------------------------------------------------------------------------
 

@@ -12,14 +12,14 @@ from scipy.spatial.distance import cdist
 from scipy.special import expit, softmax
 
 from volition import ChoiceAutonomy
-from volition.autonomy import Chunk
 from volition.choices import AWAY, STAY, Choices, check_family, fit_choices
 from volition.choices import terms as kinds
 from volition.choices.data import make_basis, make_decisions, make_scene
 from volition.choices.decision import of_other_costs
 from volition.choices.terms import KINDS, KNOTS, LARGEST, SMALLEST, TERMS, Slope, named
-from volition.costs import SquaredEuclidean
-from volition.problem import Problem
+from volition.core.autonomy import Chunk
+from volition.core.costs import SquaredEuclidean
+from volition.core.problem import Problem
 
 COST, UNIT = SquaredEuclidean(), 0.3
 N, C = 25, 2

@@ -30,7 +30,6 @@ from volition import (
     save_autonomy,
     save_model,
 )
-from volition.autonomy import Chunk
 from volition.choices import (
     AWAY,
     STAY,
@@ -53,10 +52,11 @@ from volition.choices.ranked import RankedTransition, ranks
 from volition.choices.terms import KNOTS
 from volition.choices.terms import TERMS as KINDS
 from volition.choices.worth import expected_costs, propensities
-from volition.costs import SquaredEuclidean
+from volition.core.autonomy import Chunk
+from volition.core.costs import SquaredEuclidean
+from volition.core.problem import Problem
 from volition.datasets import load_four_groups
 from volition.learning.staged import StagedStrategy
-from volition.problem import Problem
 
 COST = SquaredEuclidean()
 X4 = load_four_groups().data

@@ -16,9 +16,9 @@ from volition.choices.logit import (
     fit_logit,
     robust_covariance,
 )
-from volition.costs import SquaredEuclidean
+from volition.core.costs import SquaredEuclidean
+from volition.core.problem import Problem
 from volition.datasets import load_four_groups
-from volition.problem import Problem
 
 COST = SquaredEuclidean()
 X4 = load_four_groups().data

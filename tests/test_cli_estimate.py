@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from volition import AutonomyAwareClustering, ChoiceAutonomy, SimulatedPopulation, load_autonomy
+from volition.core.problem import Problem
 from volition.datasets import load_four_groups
-from volition.problem import Problem
 
 
 def write(path, header, rows):

@@ -183,7 +183,7 @@ def test_going_on(run, files, tmp_path):
 def test_ctrl_c_keeps_what_was_learned(files, tmp_path):
     words = ["learn", "--population", "sim.toml", "-k", "4", "--tol", "0", "--out", "res"]
     words += ["--interactions", "1000000000"]
-    code = f"import sys; sys.argv[1:] = {words}; from volition.cli import main; main()"
+    code = f"import sys; sys.argv[1:] = {words}; from volition.cli.main import main; main()"
     process = subprocess.Popen(
         [sys.executable, "-c", code], cwd=tmp_path, stdout=subprocess.PIPE, text=True
     )

@@ -5,15 +5,15 @@ from scipy.spatial.distance import cdist
 from sklearn.metrics.pairwise import haversine_distances
 
 from volition import AutonomyAwareClustering, DistanceAutonomy
-from volition.costs import (
+from volition.core.costs import (
     EARTH_RADIUS_KM,
     CallableCost,
     Haversine,
     SquaredEuclidean,
     resolve_cost,
 )
+from volition.core.problem import Problem
 from volition.metrics import distortion
-from volition.problem import Problem
 
 
 def test_squared_euclidean_agrees_with_scipy(rng):

@@ -7,7 +7,7 @@ gymnasium = pytest.importorskip("gymnasium", reason="the extra 'rl' is not insta
 
 from gymnasium.utils.env_checker import check_env  # noqa: E402
 
-from volition.environment import PopulationEnv, PopulationVectorEnv  # noqa: E402
+from volition.populations.environment import PopulationEnv, PopulationVectorEnv  # noqa: E402
 
 
 @pytest.fixture

@@ -24,11 +24,11 @@ from volition import (
     FixedAutonomy,
     Passive,
 )
+from volition.annealing.schedules import Geometric
+from volition.core.problem import Problem
 from volition.metrics import distortion
-from volition.portfolio import Found, Search
-from volition.problem import Problem
-from volition.schedules import Geometric
 from volition.solvers import Armijo
+from volition.solvers.search import Found, Search
 
 
 @pytest.mark.filterwarnings("default")
@@ -229,10 +229,10 @@ def test_float32_in_float32_out(four_groups):
 
 
 def test_large_data_are_searched_on_a_sample_and_polished_on_all(monkeypatch, four_groups):
-    import volition.portfolio
+    import volition.solvers.search
 
-    monkeypatch.setattr(volition.portfolio, "SEARCH_SIZE", 300)
-    monkeypatch.setattr(volition.portfolio, "SEARCH_SIZE_BY_ENTITY", 300)
+    monkeypatch.setattr(volition.solvers.search, "SEARCH_SIZE", 300)
+    monkeypatch.setattr(volition.solvers.search, "SEARCH_SIZE_BY_ENTITY", 300)
     for gamma in (0.0, 0.5):
         autonomy = DistanceAutonomy(0.3, gamma=gamma, temperature=100)
         model = AutonomyAwareClustering(4, autonomy=autonomy, random_state=0).fit(four_groups)

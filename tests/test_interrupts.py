@@ -10,7 +10,7 @@ import time
 import numpy as np
 import pandas as pd
 
-from volition.outputs import output_folder
+from volition.io.results import output_folder
 
 
 def write_table(folder, n):
@@ -23,7 +23,7 @@ def test_what_a_killed_run_left_is_swept(command, tmp_path):
     program = """
 import os, signal, sys
 from pathlib import Path
-from volition.outputs import output_folder
+from volition.io.results import output_folder
 with output_folder(Path(sys.argv[1])) as work:
     (work / "centers.csv").write_text("half")
     os.kill(os.getpid(), signal.SIGKILL)
@@ -43,8 +43,8 @@ with output_folder(Path(sys.argv[1])) as work:
 def interrupted(folder, words, n_signals=1, wait=0.0):
     """Run a command in another process, press Ctrl-C once it computes; return code and output."""
     program = (
-        "import sys, volition.cli as cli\n"
-        "from volition.cli_output import stoppable\n"
+        "import sys, volition.cli.main as cli\n"
+        "from volition.cli.output import stoppable\n"
         "from contextlib import contextmanager\n"
         "@contextmanager\n"
         "def told():\n"
@@ -112,7 +112,7 @@ def test_ctrl_c_in_an_estimate_is_one_sentence(command, monkeypatch, tmp_path):
     def pressed(*args, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("volition.cli_estimate.read_logged", pressed)
+    monkeypatch.setattr("volition.cli.estimate.read_logged", pressed)
     words = ("--log", "l.csv", "--entities", "e.csv", "--centers", "c.csv", "--out", "res")
     code, out, err = command("estimate", *words)
     assert (code, out, err) == (130, "", "Stopped; nothing was written.\n")

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from volition import load_model
-from volition.log_files import read_centers, read_logged
+from volition.io.logs import read_centers, read_logged
 
 CENTERS = np.array([[0.0, 0.0], [3.0, 3.0], [6.0, 6.0]])
 

@@ -16,9 +16,9 @@ from volition import (
     load_model,
     save_model,
 )
-from volition.autonomy import SoftmaxTransition
-from volition.costs import SquaredEuclidean
-from volition.problem import Problem
+from volition.core.autonomy import SoftmaxTransition
+from volition.core.costs import SquaredEuclidean
+from volition.core.problem import Problem
 
 
 @pytest.mark.parametrize("gamma", [0.0, 0.5])

@@ -21,10 +21,10 @@ from volition import (
     save_autonomy,
     save_model,
 )
-from volition.autonomy import RowAutonomy
 from volition.choices import Choices
 from volition.choices.loyalty import LEVELS, STEPS, fit_loyalty, loyalty_if_clear
-from volition.problem import Problem
+from volition.core.autonomy import RowAutonomy
+from volition.core.problem import Problem
 
 rng = np.random.default_rng(0)
 X = rng.uniform(0, 10, (200, 2))

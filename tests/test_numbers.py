@@ -18,10 +18,10 @@ from volition import (
     TabularClustering,
     suggest_n_clusters,
 )
+from volition.core.outliers import OutlierWarning, warn_of_outliers
+from volition.core.problem import Problem
 from volition.datasets import make_city
 from volition.metrics import distortion
-from volition.outliers import OutlierWarning, warn_of_outliers
-from volition.problem import Problem
 
 X24 = np.random.default_rng(0).random((24, 2)) * 10
 

@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose
 from scipy.special import expit
 
 from volition.choices import Choices, cautions, fit_choices, override_rates
-from volition.costs import SquaredEuclidean
+from volition.core.costs import SquaredEuclidean
 
 COST = SquaredEuclidean()
 

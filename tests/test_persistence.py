@@ -18,8 +18,8 @@ from volition import (
     load_model,
     save_model,
 )
-from volition.costs import Haversine, SquaredEuclidean
-from volition.schedules import Critical, Geometric
+from volition.annealing.schedules import Critical, Geometric
+from volition.core.costs import Haversine, SquaredEuclidean
 from volition.solvers import Armijo, FixedPoint
 
 

@@ -6,11 +6,10 @@ import torch
 from oracle import MODELS, all_models, dense
 from scipy.stats import ortho_group
 
-import volition.phase
+import volition.annealing.stability
 from volition import DistanceAutonomy, FixedAutonomy, Passive, anneal, critical_beta
-from volition.costs import resolve_cost
-from volition.curvature import curvature
-from volition.phase import (
+from volition.annealing.schedules import Critical, Geometric
+from volition.annealing.stability import (
     coincident,
     count_distinct,
     even_split,
@@ -19,8 +18,9 @@ from volition.phase import (
     sensitivity,
     sensitivity_bound,
 )
-from volition.problem import Problem
-from volition.schedules import Critical, Geometric
+from volition.core.costs import resolve_cost
+from volition.core.curvature import curvature
+from volition.core.problem import Problem
 from volition.solvers import Gradient
 
 
@@ -41,7 +41,7 @@ def symmetric_doubly_stochastic(rng, K):
 @pytest.fixture(params=["dense", "lanczos"])
 def method(request, monkeypatch):
     if request.param == "lanczos":
-        monkeypatch.setattr(volition.phase, "DENSE", 0)
+        monkeypatch.setattr(volition.annealing.stability, "DENSE", 0)
     return request.param
 
 
@@ -201,9 +201,9 @@ def test_lanczos_agrees_with_dense(rng, monkeypatch):
     X, Y = rng.normal(size=(80, 3)), rng.normal(size=(6, 3)) * 0.1
     for autonomy in (Passive(), DistanceAutonomy(0.2, gamma=0.3, temperature=2.0)):
         problem = Problem(X, autonomy=autonomy)
-        monkeypatch.setattr(volition.phase, "DENSE", 256)
+        monkeypatch.setattr(volition.annealing.stability, "DENSE", 256)
         one = examine(problem, Y, 0.4).critical
-        monkeypatch.setattr(volition.phase, "DENSE", 0)
+        monkeypatch.setattr(volition.annealing.stability, "DENSE", 0)
         other = examine(problem, Y, 0.4).critical
         assert other.beta == pytest.approx(one.beta, rel=1e-6)
         assert abs(np.vdot(one.direction, other.direction)) == pytest.approx(1, abs=1e-3)
@@ -229,7 +229,7 @@ def followed(problem, Y, beta):
 @pytest.mark.parametrize("size", ["dense", "iterative"])
 def test_sensitivity_against_finite_differences(rng, monkeypatch, autonomy, size):
     if size == "iterative":
-        monkeypatch.setattr(volition.phase, "DENSE", 0)
+        monkeypatch.setattr(volition.annealing.stability, "DENSE", 0)
     X = np.concatenate([rng.normal(size=(60, 2)) + c for c in ((0, 0), (7, 0), (0, 7))])
     problem = Problem(X, autonomy=autonomy)
     start = np.array([[0.0, 0.0], [7.0, 0.0], [0.0, 7.0]])
@@ -255,7 +255,7 @@ def test_bound_is_infinite_where_the_state_is_unstable(rng):
 def test_bound_by_lanczos(rng, monkeypatch):
     X, Y = rng.normal(size=(50, 2)), np.zeros((5, 2))
     one = sensitivity_bound(X, Y, beta=0.1)
-    monkeypatch.setattr(volition.phase, "DENSE", 0)
+    monkeypatch.setattr(volition.annealing.stability, "DENSE", 0)
     assert sensitivity_bound(X, Y, beta=0.1) == pytest.approx(one, rel=1e-6)
 
 

@@ -16,7 +16,9 @@ from volition import (
     TabularClustering,
     anneal,
 )
-from volition.costs import SquaredEuclidean
+from volition.annealing.schedules import Geometric
+from volition.core.costs import SquaredEuclidean
+from volition.core.problem import Problem
 from volition.metrics import distortion
 from volition.plotting import (
     ClusteringDisplay,
@@ -35,8 +37,6 @@ from volition.plotting import (
 )
 from volition.plotting.clustering import cluster_colors, clustering_info
 from volition.plotting.phase import moves
-from volition.problem import Problem
-from volition.schedules import Geometric
 
 
 @pytest.mark.parametrize("n_clusters", [1, 4, 8, 25, 60])

@@ -19,10 +19,11 @@ from volition import (
     Response,
     SimulatedPopulation,
 )
-from volition.autonomy import RowAutonomy
-from volition.costs import Haversine, SquaredEuclidean
-from volition.population import _draw_shared, _repeats
-from volition.problem import Problem
+from volition.core.autonomy import RowAutonomy
+from volition.core.costs import Haversine, SquaredEuclidean
+from volition.core.problem import Problem
+from volition.populations.logged import _repeats
+from volition.populations.simulated import _draw_shared
 
 
 def softly_away(X, Y):

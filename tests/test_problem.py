@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from oracle import MODELS, all_models, dense, precise_expected
 from sklearn.cluster import KMeans
 
-import volition.problem
+import volition.core.problem
 from volition import DistanceAutonomy, FixedAutonomy, Passive
-from volition.problem import Problem
+from volition.core.problem import Problem
 
 N, K, D = 60, 4, 2
 
@@ -21,7 +21,7 @@ N, K, D = 60, 4, 2
 def kernel(request, monkeypatch):
     """Everything holds with numba and without it."""
     if request.param == "torch":
-        monkeypatch.setattr(volition.problem, "_compiled_passes", lambda: None)
+        monkeypatch.setattr(volition.core.problem, "_compiled_passes", lambda: None)
     else:
         pytest.importorskip("numba")
 
@@ -126,7 +126,7 @@ def test_chunk_and_block_size_change_nothing(case, name, monkeypatch):
     autonomy, groups = all_models(N, K)[name]
     given = {"sample_weight": weight, "autonomy": autonomy, "groups": groups}
     whole = Problem(X, **given)
-    monkeypatch.setattr(volition.problem, "BLOCK_ROWS", 13)
+    monkeypatch.setattr(volition.core.problem, "BLOCK_ROWS", 13)
     for size in (1, 7, 1000):
         parts = Problem(X, **given, chunk_size=size)
         assert parts.n_blocks > 1
@@ -145,7 +145,7 @@ def test_chunk_and_block_size_change_nothing(case, name, monkeypatch):
 
 def test_number_of_threads_changes_nothing(case, monkeypatch):
     X, Y, weight = case
-    monkeypatch.setattr(volition.problem, "BLOCK_ROWS", 13)
+    monkeypatch.setattr(volition.core.problem, "BLOCK_ROWS", 13)
     before = torch.get_num_threads()
     results = []
     try:
@@ -325,7 +325,7 @@ def test_a_shift_that_no_longer_fits_is_replaced(case):
 def test_compiled_powers_of_two(rng):
     """Against NumPy, over the whole range that is not clamped."""
     numba = pytest.importorskip("numba")
-    from volition.compiled import VECTOR_BYTES, exp2, load, store
+    from volition.core.kernels.compiled import VECTOR_BYTES, exp2, load, store
 
     @numba.njit
     def powers(x, out):
@@ -342,7 +342,7 @@ def test_compiled_powers_of_two(rng):
 
 def test_compiled_logarithms(rng):
     numba = pytest.importorskip("numba")
-    from volition.compiled import VECTOR_BYTES, load, log2, store
+    from volition.core.kernels.compiled import VECTOR_BYTES, load, log2, store
 
     @numba.njit
     def logarithms(x, out):

@@ -7,8 +7,8 @@ import pytest
 
 from volition import AutonomyAwareClustering, DistanceAutonomy
 from volition.datasets import load_utd19_london
-from volition.reproduce.methods import gap, place
-from volition.reproduce.published import SCHEDULE
+from volition.paper.methods import gap, place
+from volition.paper.published import SCHEDULE
 
 
 def rows(path):

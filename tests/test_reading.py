@@ -22,10 +22,10 @@ from volition import (
     TabularClustering,
     suggest_n_clusters,
 )
-from volition.cells import read_cells
-from volition.costs import cost_unit_name, geographic_hint
-from volition.messages import a_few, printable, shortened
-from volition.tables import read_log, read_table
+from volition.core.costs import cost_unit_name, geographic_hint
+from volition.core.messages import a_few, printable, shortened
+from volition.io.cells import read_cells
+from volition.io.tables import read_log, read_table
 
 # -- files of other kinds ---------------------------------------------------------------------
 

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from volition import ChoiceClustering, LoggedPopulation, load_model, save_model
-from volition.costs import SquaredEuclidean
+from volition.core.costs import SquaredEuclidean
+from volition.io.records import LogOptions, read_records
 from volition.learning.monitor import Change
 from volition.plotting import plot_change, plot_relocation
-from volition.records import LogOptions, read_records
 
 
 def make_log(seed, policy, gone, n=None, m=None):

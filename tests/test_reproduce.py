@@ -12,10 +12,10 @@ import pytest
 import volition
 from volition import DistanceAutonomy
 from volition.datasets import load_four_groups
-from volition.reproduce import STUDIES, Case, Settings, Study, run, together
-from volition.reproduce.journal import JOURNAL
-from volition.reproduce.methods import LEARNERS, gap, place
-from volition.reproduce.published import ANSWERS, LONDON_ANSWERS, SCHEDULE, SUMMARY, TABLE1
+from volition.paper import STUDIES, Case, Settings, Study, run, together
+from volition.paper.journal import JOURNAL
+from volition.paper.methods import LEARNERS, gap, place
+from volition.paper.published import ANSWERS, LONDON_ANSWERS, SCHEDULE, SUMMARY, TABLE1
 
 
 def counting(stop_at=None):
@@ -103,14 +103,14 @@ def test_a_stopped_run_is_not_thrown_away_unasked(tmp_path):
 @pytest.mark.parametrize("resume", [True, False])
 def test_a_damaged_journal_is_one_sentence(command, monkeypatch, tmp_path, damage, says, resume):
     study, _ = counting(stop_at=3)
-    monkeypatch.setattr("volition.cli_reproduce.STUDIES", {"squares": study})
+    monkeypatch.setattr("volition.cli.reproduce.STUDIES", {"squares": study})
     words = ("reproduce", "squares", "--quiet", "--out", "r")
     assert command(*words)[0] == 130
     journal = tmp_path / "r" / "squares" / JOURNAL
     damaged = b"\n".join(damage(journal.read_bytes().split(b"\n")))
     journal.write_bytes(damaged)
     study, _ = counting()
-    monkeypatch.setattr("volition.cli_reproduce.STUDIES", {"squares": study})
+    monkeypatch.setattr("volition.cli.reproduce.STUDIES", {"squares": study})
     code, _, err = command(*words, *(["--resume"] if resume else []))
     assert code == 2
     assert err.startswith("volition: r/squares/cases.jsonl")
@@ -238,7 +238,7 @@ def test_the_command_says_how_long_and_where(command, monkeypatch, tmp_path):
 def test_all_leaves_out_what_has_no_data_and_joins_the_pages(command, monkeypatch, tmp_path):
     study, _ = counting()
     monkeypatch.setattr(
-        "volition.cli_reproduce.STUDIES", {"squares": study, "london": STUDIES["london"]}
+        "volition.cli.reproduce.STUDIES", {"squares": study, "london": STUDIES["london"]}
     )
     code, out, _ = command("reproduce", "all", "--out", "r", "--quiet")
     assert code == 0
@@ -250,7 +250,7 @@ def test_all_leaves_out_what_has_no_data_and_joins_the_pages(command, monkeypatc
 
 def test_a_stopped_command_says_how_to_go_on(command, monkeypatch, tmp_path):
     study, _ = counting(stop_at=2)
-    monkeypatch.setattr("volition.cli_reproduce.STUDIES", {"squares": study})
+    monkeypatch.setattr("volition.cli.reproduce.STUDIES", {"squares": study})
     code, out, _ = command("reproduce", "squares", "--out", "r")
     assert code == 130
     assert "the same command with --resume goes on" in out
@@ -264,11 +264,11 @@ def test_london_on_a_small_town(monkeypatch, tmp_path):
     file = tmp_path / "detectors_public.csv"
     file.write_text("\n".join(lines))
     monkeypatch.setattr(
-        "volition.reproduce.london.SECONDS",
+        "volition.paper.london.SECONDS",
         {"algorithm1": 1.0, "exact": 1.0, "ignored": 1.0, "kmeans": 1.0},
     )
-    monkeypatch.setattr("volition.reproduce.london.K", 4)
-    monkeypatch.setattr("volition.reproduce.london.SWEEP", (0.0, 0.5))
+    monkeypatch.setattr("volition.paper.london.K", 4)
+    monkeypatch.setattr("volition.paper.london.SWEEP", (0.0, 0.5))
     run(STUDIES["london"], tmp_path / "r", Settings(data=file))
     facts = json.loads((tmp_path / "r" / "london.json").read_text())["facts"]
     for setting in (facts[f"kappa={kappa}, T={T}"] for kappa in (0.1, 0.5) for T in (0.1, 0.01)):

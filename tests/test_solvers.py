@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from sklearn.cluster import KMeans
 
 from volition import DistanceAutonomy, FixedAutonomy
-from volition.problem import Problem
+from volition.core.problem import Problem
 from volition.solvers import Armijo, FixedPoint, Gradient, Status
 
 SOLVERS = [FixedPoint(), Armijo(), Gradient()]

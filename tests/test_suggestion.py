@@ -5,12 +5,12 @@ import pytest
 from sklearn.datasets import make_blobs
 
 from volition import DistanceAutonomy, FixedAutonomy, Passive, anneal, suggest_n_clusters
-from volition.annealing import AnnealingResult, Record
+from volition.annealing.anneal import AnnealingResult, Record
+from volition.annealing.n_clusters import persistence
+from volition.annealing.schedules import Critical, Geometric, Growing
+from volition.core.problem import Problem
 from volition.datasets import load_four_groups, make_nested_groups
-from volition.problem import Problem
-from volition.schedules import Critical, Geometric, Growing
 from volition.solvers import Gradient, Status
-from volition.suggestion import persistence
 
 
 def result_with(betas, numbers):

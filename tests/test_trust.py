@@ -34,7 +34,8 @@ from volition.choices.worth import (
     liked_by_place,
     seen_cost,
 )
-from volition.costs import SquaredEuclidean
+from volition.core.costs import SquaredEuclidean
+from volition.core.problem import Problem
 from volition.datasets import load_four_groups
 from volition.learning.monitor import Estimate
 from volition.learning.trial import (
@@ -45,7 +46,6 @@ from volition.learning.trial import (
     plain_is_cheaper,
     reserve,
 )
-from volition.problem import Problem
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
 from behaviours import make_log, make_town, squared, today_of

@@ -1,7 +1,10 @@
 """Autonomy-aware clustering: centres and prescriptions for entities with a will of their own."""
 
-from volition.annealing import AnnealingResult, anneal
-from volition.autonomy import (
+from volition.annealing.anneal import AnnealingResult, anneal
+from volition.annealing.n_clusters import suggest_n_clusters
+from volition.annealing.stability import CriticalPoint, critical_beta
+from volition.choices import ChoiceAutonomy
+from volition.core.autonomy import (
     CallableAutonomy,
     DistanceAutonomy,
     FixedAutonomy,
@@ -9,7 +12,6 @@ from volition.autonomy import (
     LoyalAutonomy,
     Passive,
 )
-from volition.choices import ChoiceAutonomy
 from volition.estimators import (
     ADENClustering,
     AutonomyAwareClustering,
@@ -20,15 +22,13 @@ from volition.estimators import (
 )
 from volition.io.models import load_autonomy, load_model, save_autonomy, save_model
 from volition.learning.networks import Recipe
-from volition.phase import CriticalPoint, critical_beta
-from volition.population import (
+from volition.populations import (
     LoggedPopulation,
     Population,
     Prescriptions,
     Response,
     SimulatedPopulation,
 )
-from volition.suggestion import suggest_n_clusters
 
 __version__ = "0.1.0"
 

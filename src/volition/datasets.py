@@ -11,7 +11,7 @@ from scipy.io import loadmat
 from scipy.io.matlab import MatReadError
 from sklearn.utils import Bunch, check_random_state
 
-from volition.validation import FloatArray
+from volition.core.validation import FloatArray
 
 
 def _scale(X: FloatArray) -> FloatArray:

@@ -8,9 +8,9 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import cdist
 
-from volition.autonomy import Autonomy
-from volition.problem import pose
-from volition.validation import FloatArray, check_centers, check_entities
+from volition.core.autonomy import Autonomy
+from volition.core.problem import pose
+from volition.core.validation import FloatArray, check_centers, check_entities
 
 
 def distortion(

@@ -16,13 +16,13 @@ import numpy as np
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
-from volition.autonomy import Autonomy
-from volition.costs import resolve_cost
+from volition.core.autonomy import Autonomy
+from volition.core.costs import resolve_cost
+from volition.core.problem import Problem
+from volition.core.validation import FloatArray
 from volition.estimators import Learner
 from volition.io.models import load_model, save_model
-from volition.population import Prescriptions, Response
-from volition.problem import Problem
-from volition.validation import FloatArray
+from volition.populations.answers import Prescriptions, Response
 
 __all__ = ["check_autonomy", "check_learner", "check_population"]
 

@@ -9,7 +9,7 @@ def main() -> None:
     """Load the command line and run it."""
     try:
         # Loading takes seconds.
-        from volition.cli import main as run
+        from volition.cli.main import main as run
 
         run()
     except KeyboardInterrupt:

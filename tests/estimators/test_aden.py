@@ -15,9 +15,9 @@ from volition import (
     save_model,
 )
 from volition.choices import ChoiceAutonomy
+from volition.core.problem import Problem
 from volition.learning.networks import ADENetwork, NetworkAutonomy, save_network
 from volition.metrics import distortion
-from volition.problem import Problem
 
 # Networks are trained for seconds here, and are wrong about their own plans: a fit says so.
 pytestmark = [

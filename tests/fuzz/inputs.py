@@ -26,7 +26,7 @@ import typer
 from hypothesis import strategies as st
 from safetensors import safe_open
 
-import volition.cli
+import volition.cli.main
 from volition import (
     AutonomyAwareClustering,
     ChoiceAutonomy,
@@ -42,13 +42,13 @@ from volition import (
 )
 from volition.estimators import Learner
 from volition.io.files import checksum
+from volition.io.results import plain_text
+from volition.io.tables import read_table
 from volition.learning.networks import ADENetwork, NetworkSize, load_network, save_network
 from volition.metrics import distortion
-from volition.outputs import plain_text
-from volition.reproduce import Case as ReproduceCase
-from volition.reproduce import Settings, Study, run
-from volition.reproduce.journal import JOURNAL
-from volition.tables import read_table
+from volition.paper import Case as ReproduceCase
+from volition.paper import Settings, Study, run
+from volition.paper.journal import JOURNAL
 
 #: the truth about an input that can only be refused
 REFUSED = "to be refused"
@@ -82,7 +82,7 @@ class Reader:
 
 # -- commands, up to the moment at which they would compute ---------------------------------------
 
-_command = typer.main.get_command(volition.cli.app)  # building it anew takes most of the time
+_command = typer.main.get_command(volition.cli.main.app)  # building it anew takes most of the time
 _PATCHED = (
     (AutonomyAwareClustering, "fit"),
     (ChoiceClustering, "fit_log"),

@@ -32,7 +32,7 @@ import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from inputs import READERS, Case, Reader
 
-import volition.cli
+import volition.cli.main
 
 #: characters of the one sentence, at most
 LONGEST = 1000
@@ -67,7 +67,7 @@ def attempt(case: Case, seconds: float) -> str:
     for name, content in case.files.items():
         Path(name).write_bytes(content)
     result: list[Any] = []
-    kept, out, err = volition.cli.app, io.StringIO(), io.StringIO()
+    kept, out, err = volition.cli.main.app, io.StringIO(), io.StringIO()
     code = 0
 
     def late(number: int, frame: Any) -> None:
@@ -77,10 +77,10 @@ def attempt(case: Case, seconds: float) -> str:
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         # All errors go the way that they go for a user: through main.
-        volition.cli.app = lambda: result.append(case.call())  # type: ignore[assignment]
+        volition.cli.main.app = lambda: result.append(case.call())  # type: ignore[assignment]
         with redirect_stdout(out), redirect_stderr(err), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            volition.cli.main()
+            volition.cli.main.main()
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1
     except TooLong:
@@ -93,7 +93,7 @@ def attempt(case: Case, seconds: float) -> str:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-        volition.cli.app = kept
+        volition.cli.main.app = kept
     if code:
         check_sentence(code, err.getvalue())
         return "refused"

@@ -21,13 +21,13 @@ from volition import (
     save_autonomy,
     save_model,
 )
-from volition.autonomy import RowAutonomy
 from volition.choices import ChoiceAutonomy
-from volition.costs import Haversine, SquaredEuclidean
+from volition.core.autonomy import RowAutonomy
+from volition.core.costs import Haversine, SquaredEuclidean
+from volition.core.problem import Problem
 from volition.learning.networks import ADENetwork, NetworkAutonomy, NetworkSize, Units
 from volition.learning.networks.models import CautiousAutonomy
 from volition.learning.networks.network import HEADS
-from volition.problem import Problem
 
 X = np.random.default_rng(0).random((60, 2))
 Y = np.array([[0.2, 0.3], [0.7, 0.4], [0.5, 0.9]])

@@ -23,14 +23,15 @@ from volition import (
     Recipe,
     RobbinsMonro,
 )
-from volition.annealing import PhaseTransition, Record
-from volition.autonomy import Autonomy, CallableAutonomy, RowAutonomy
+from volition.annealing.anneal import PhaseTransition, Record
+from volition.annealing.schedules import Critical, Explicit, Geometric
 from volition.choices import Basis, Check, ChoiceFit, Trial
 from volition.choices.coding import Coding
 from volition.choices.decision import Decision
 from volition.choices.fit import Part
 from volition.choices.worth import ExpectedCosts
-from volition.costs import Haversine, SquaredEuclidean
+from volition.core.autonomy import Autonomy, CallableAutonomy, RowAutonomy
+from volition.core.costs import Haversine, SquaredEuclidean
 from volition.io.files import checksum, reading
 from volition.io.serialization import (
     FUNCTION,
@@ -49,9 +50,8 @@ from volition.learning.networks import ADENetwork, NetworkAutonomy, NetworkSize,
 from volition.learning.probe import Assumption
 from volition.learning.study import Progress
 from volition.learning.trial import TrialResult, Tried
-from volition.portfolio import Candidate
-from volition.schedules import Critical, Explicit, Geometric
 from volition.solvers import Armijo, FixedPoint, Gradient
+from volition.solvers.search import Candidate
 
 
 def same(a, b):

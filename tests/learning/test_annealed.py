@@ -14,13 +14,13 @@ from volition import (
     Recipe,
     SimulatedPopulation,
 )
-from volition.costs import SquaredEuclidean
+from volition.core.costs import SquaredEuclidean
+from volition.core.problem import Problem
 from volition.learning.annealed import AnnealedStrategy, Phase
 from volition.learning.entities import Entities
 from volition.learning.networks import PRESETS
 from volition.learning.networks.annealed import cheapest, descended, distinct
 from volition.learning.study import Study
-from volition.problem import Problem
 
 # Networks are trained for seconds here, and are wrong about their own plans: a fit says so.
 pytestmark = [

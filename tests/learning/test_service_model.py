@@ -15,14 +15,14 @@ from volition import (
     Response,
     SimulatedPopulation,
 )
-from volition.costs import SquaredEuclidean, resolve_cost
+from volition.core.costs import SquaredEuclidean, resolve_cost
+from volition.core.problem import Problem
 from volition.learning.entities import Entities
 from volition.learning.models.service import ServiceModel
 from volition.learning.networks import NetworkAutonomy, Units, load_network
 from volition.learning.staged import StagedStrategy
 from volition.learning.study import Study
 from volition.metrics import distortion
-from volition.problem import Problem
 
 # Networks are trained for seconds here, and are wrong about their own plans: a fit says so.
 pytestmark = [

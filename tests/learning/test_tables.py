@@ -12,7 +12,7 @@ from volition import (
     SimulatedPopulation,
     TabularClustering,
 )
-from volition.costs import SquaredEuclidean
+from volition.core.costs import SquaredEuclidean
 from volition.learning.entities import Entities
 from volition.learning.ledger import Asked
 from volition.learning.models.counts import Counts

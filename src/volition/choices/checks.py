@@ -28,8 +28,8 @@ from volition.choices.sequence import (
     told_again,
 )
 from volition.choices.worth import ExpectedCosts, Log, as_policy, expected_costs, seen_cost
+from volition.core.validation import FloatArray
 from volition.io.serialization import registered
-from volition.validation import FloatArray
 
 #: chance that a right model fails a check; there are about twelve checks
 FALSE_ALARM = 0.002

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from volition.core.messages import a_few, shortened
+from volition.core.validation import FloatArray, check_finite
+from volition.io.records import is_missing
 from volition.io.serialization import registered
-from volition.messages import a_few, shortened
-from volition.records import is_missing
-from volition.validation import FloatArray, check_finite
 
 #: different texts that a covariate may have
 MOST_LEVELS = 20

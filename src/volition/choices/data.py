@@ -11,13 +11,13 @@ from scipy.spatial.distance import cdist
 from sklearn.cluster import KMeans
 from torch import Tensor
 
-from volition.autonomy import Autonomy
 from volition.choices.logit import Decisions
 from volition.choices.ranked import ranks
 from volition.choices.terms import Basis, View, named
-from volition.costs import Cost
-from volition.population import IntArray
-from volition.validation import FloatArray
+from volition.core.autonomy import Autonomy
+from volition.core.costs import Cost
+from volition.core.validation import FloatArray
+from volition.populations.answers import IntArray
 
 #: patches of the term "place", and entities that they are placed by, at most
 PLACES, PLACED_BY = 40, 5000

@@ -27,8 +27,8 @@ from volition.choices.worth import (
     fixed_prescriptions,
     never_moved,
 )
+from volition.core.validation import FloatArray
 from volition.io.serialization import registered
-from volition.validation import FloatArray
 
 #: choices below which no model is trusted with moving centres
 FEWEST_CHOICES = 200

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from volition.autonomy import DistanceAutonomy
 from volition.choices.data import (
     PLACES,
     Choices,
@@ -23,11 +22,12 @@ from volition.choices.data import (
 from volition.choices.logit import Decisions, cautious_covariance, fit_logit, log_likelihoods
 from volition.choices.model import ChoiceAutonomy
 from volition.choices.terms import TERMS, Term, named
-from volition.costs import Cost
+from volition.core.autonomy import DistanceAutonomy
+from volition.core.costs import Cost
+from volition.core.validation import FloatArray, check_finite
 from volition.io.files import expect
 from volition.io.serialization import constructed, registered
-from volition.population import IntArray
-from volition.validation import FloatArray, check_finite
+from volition.populations.answers import IntArray
 
 #: parts into which choices are cut to hold out one after the other
 FOLDS = 4

@@ -13,8 +13,8 @@ import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 from scipy.stats import norm, t
 
-from volition.population import IntArray
-from volition.validation import FloatArray
+from volition.core.validation import FloatArray
+from volition.populations.answers import IntArray
 
 #: rows whose P features are held at a time
 ROWS = 8192

@@ -12,8 +12,8 @@ import numpy as np
 
 from volition.choices.data import Choices
 from volition.choices.fit import clearly_better
-from volition.population import IntArray
-from volition.validation import FloatArray
+from volition.core.validation import FloatArray
+from volition.populations.answers import IntArray
 
 #: probabilities of loyalty that are told apart
 LEVELS = np.array([0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.97])

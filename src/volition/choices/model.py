@@ -15,13 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from volition.autonomy import Chunk, SoftmaxTransition, StayOrLeave, Transition, barred
 from volition.choices.ranked import CLASSES, ranks
 from volition.choices.terms import TERMS, Basis, Term, View, named
-from volition.costs import Cost
+from volition.core.autonomy import Chunk, SoftmaxTransition, StayOrLeave, Transition, barred
+from volition.core.costs import Cost
+from volition.core.validation import check_scalar
 from volition.io.files import expect
 from volition.io.serialization import constructed, registered
-from volition.validation import check_scalar
 
 
 @registered

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.stats import t
 
-from volition.population import IntArray
-from volition.validation import FloatArray
+from volition.core.validation import FloatArray
+from volition.populations.answers import IntArray
 
 #: the table of clipped estimates has these levels, as multiples of the mean weight
 CLIP_LEVELS = (2.0, 5.0, 10.0, 20.0, 50.0, 100.0)

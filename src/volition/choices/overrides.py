@@ -18,8 +18,8 @@ from scipy.stats import norm, t
 from volition.choices.coding import holds_text, named_columns
 from volition.choices.data import Choices
 from volition.choices.ranked import ranks, ranks_of_others
-from volition.costs import Cost
-from volition.population import IntArray
+from volition.core.costs import Cost
+from volition.populations.answers import IntArray
 
 #: values of a covariate up to which each is a group of its own
 FEW_VALUES = 4
@@ -124,7 +124,7 @@ def override_rates(
 
     >>> import numpy as np
     >>> from volition.choices import Choices, override_rates
-    >>> from volition.costs import SquaredEuclidean
+    >>> from volition.core.costs import SquaredEuclidean
     >>> X, Y = np.array([[0.0], [1.0], [2.0], [3.0]]), np.array([[[0.0], [3.0]]])
     >>> who = np.tile(np.arange(4), 50)
     >>> told = np.array([0, 0, 1, 1])[who]

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from volition.autonomy import SoftmaxTransition, Transition, barred, stay_or_leave
+from volition.core.autonomy import SoftmaxTransition, Transition, barred, stay_or_leave
 
 #: ranks told apart: nearest, second, third, and all that are farther
 CLASSES = 4

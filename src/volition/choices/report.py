@@ -16,8 +16,8 @@ from volition.choices.logit import log_probabilities
 from volition.choices.overrides import wilson
 from volition.choices.terms import Term, named
 from volition.choices.worth import RARELY, shares_of_ranks
-from volition.costs import Cost
-from volition.validation import FloatArray
+from volition.core.costs import Cost
+from volition.core.validation import FloatArray
 
 #: choices and overrides below which a word of caution is due
 FEW_CHOICES, FEW_OVERRIDES = 200, 20

@@ -21,7 +21,7 @@ from scipy.stats import f as fisher
 from scipy.stats import norm
 
 from volition.choices.data import PARTS, Choices
-from volition.validation import FloatArray
+from volition.core.validation import FloatArray
 
 #: random exchanges that a statistic is compared with
 EXCHANGES = 600

@@ -19,11 +19,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from volition.autonomy import Transition
 from volition.choices.ranked import CLASSES, RankedTransition, ranks_of_others
+from volition.core.autonomy import Transition
+from volition.core.validation import FloatArray, check_scalar
 from volition.io.files import expect
 from volition.io.serialization import constructed, registered
-from volition.validation import FloatArray, check_scalar
 
 #: costs, in units of their own, below which logarithms no longer fall
 SMALLEST = 1e-3

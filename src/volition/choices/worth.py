@@ -18,14 +18,14 @@ import numpy as np
 import torch
 from scipy.stats import binom, norm, t
 
-from volition.autonomy import Autonomy
 from volition.choices.data import Choices, parts_of, seen_costs
 from volition.choices.fit import ChoiceFit
 from volition.choices.off_policy import Diagnostics, estimate_off_policy
 from volition.choices.ranked import ranks
+from volition.core.autonomy import Autonomy
+from volition.core.problem import Problem
+from volition.core.validation import FloatArray
 from volition.io.serialization import registered
-from volition.problem import Problem
-from volition.validation import FloatArray
 
 #: what an estimate rests on: choices that were seen, a model that holds in the log, or a model that
 #: does not or that is stretched too far
@@ -664,7 +664,7 @@ def fixed_prescriptions(X: FloatArray, choices: Choices, cost: Any) -> tuple[flo
     >>> import numpy as np
     >>> from volition.choices import Choices
     >>> from volition.choices.worth import fixed_prescriptions
-    >>> from volition.costs import SquaredEuclidean
+    >>> from volition.core.costs import SquaredEuclidean
     >>> X, who = np.arange(100.0)[:, None], np.repeat(np.arange(100), 4)
     >>> own = np.random.default_rng(0).integers(0, 2, 100)[who]
     >>> log = Choices(who, own, own, 0 * who, np.array([[[0.0], [99.0]]]))

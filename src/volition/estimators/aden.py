@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from volition.core.validation import FloatArray
 from volition.estimators.learner import Learner
 from volition.learning.annealed import AnnealedStrategy
 from volition.learning.entities import Entities
@@ -20,7 +21,6 @@ from volition.learning.networks.recipe import Recipe, check_head, resolve_recipe
 from volition.learning.networks.training import check_compiler
 from volition.learning.staged import StagedStrategy
 from volition.learning.strategy import ROWS, Strategy
-from volition.validation import FloatArray
 
 #: questions that are asked at most, unless told otherwise
 MOST = 100_000

@@ -12,14 +12,14 @@ from volition.choices import ChoiceFit, Choices, check_family
 from volition.choices.checks import Check
 from volition.choices.decision import NEAREST, TODAY, Decision
 from volition.choices.worth import Reach, Worth
+from volition.core.validation import FloatArray, check_centers, check_scalar
 from volition.estimators.learner import Learner, UnreliableWarning
+from volition.io.records import LogOptions, read_records
 from volition.learning.entities import Entities
 from volition.learning.logged import LoggedPlans
 from volition.learning.models.terms import TermsModel
 from volition.learning.staged import StagedStrategy, choice_strategy
 from volition.learning.strategy import Tally
-from volition.records import LogOptions, read_records
-from volition.validation import FloatArray, check_centers, check_scalar
 
 #: costs in a log lie below this, and the largest above its inverse: variances of squares are needed
 LARGEST_COST = 1e60

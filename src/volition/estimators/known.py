@@ -22,23 +22,30 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from volition.annealing import AnnealingResult, Record, anneal, describe
-from volition.autonomy import Autonomy, Passive, RowAutonomy
-from volition.blocks import threads_for
-from volition.costs import Cost, resolve_cost
-from volition.deadline import Deadline
-from volition.outliers import warn_of_outliers
-from volition.portfolio import AGREEMENT, Candidate, Search
-from volition.problem import Problem
-from volition.schedules import Critical, Explicit, Geometric, Growing, Schedule, resolve_schedule
-from volition.solvers import Armijo, FixedPoint, Gradient, Solution, Solver, Status
-from volition.validation import (
+from volition.annealing.anneal import AnnealingResult, Record, anneal, describe
+from volition.annealing.schedules import (
+    Critical,
+    Explicit,
+    Geometric,
+    Growing,
+    Schedule,
+    resolve_schedule,
+)
+from volition.core.autonomy import Autonomy, Passive, RowAutonomy
+from volition.core.costs import Cost, resolve_cost
+from volition.core.deadline import Deadline
+from volition.core.kernels.blocks import threads_for
+from volition.core.outliers import warn_of_outliers
+from volition.core.problem import Problem
+from volition.core.validation import (
     FloatArray,
     check_centers,
     check_finite,
     check_integer,
     check_kind,
 )
+from volition.solvers import Armijo, FixedPoint, Gradient, Solution, Solver, Status
+from volition.solvers.search import AGREEMENT, Candidate, Search
 
 #: entities that tell how long the last passes over all take, and how many times that is kept free
 #: for them: centres are judged, too, and a pass that is under way when time runs out is finished

@@ -20,8 +20,10 @@ from sklearn.callback import CallbackSupportMixin, with_callbacks
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import _check_feature_names
 
-from volition.autonomy import Autonomy, Passive
-from volition.costs import Cost, resolve_cost
+from volition.core.autonomy import Autonomy, Passive
+from volition.core.costs import Cost, resolve_cost
+from volition.core.problem import Problem
+from volition.core.validation import FloatArray, check_centers, check_integer, check_scalar
 from volition.io.files import check_file
 from volition.learning.entities import Entities
 from volition.learning.fitting import Fit
@@ -31,9 +33,7 @@ from volition.learning.staged import StagedStrategy, choice_strategy
 from volition.learning.strategy import SPENT, Strategy
 from volition.learning.study import Progress, Study
 from volition.learning.trial import PLAIN, Tried, reserve
-from volition.population import IntArray, Population, Prescriptions, Response
-from volition.problem import Problem
-from volition.validation import FloatArray, check_centers, check_integer, check_scalar
+from volition.populations.answers import IntArray, Population, Prescriptions, Response
 
 
 class UnreliableWarning(UserWarning):

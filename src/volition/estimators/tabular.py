@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from volition.core.validation import check_integer, check_scalar
 from volition.estimators.learner import Learner
 from volition.learning.entities import Entities
 from volition.learning.models.cost_table import RobbinsMonro
@@ -15,7 +16,6 @@ from volition.learning.staged import StagedStrategy, choice_strategy
 from volition.learning.strategy import Strategy
 from volition.learning.tables import CountingStrategy, QLearning
 from volition.learning.trial import reserve
-from volition.validation import check_integer, check_scalar
 
 
 class TabularClustering(Learner):

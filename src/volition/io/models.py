@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from volition.annealing import PhaseTransition, Record
-from volition.autonomy import Autonomy, CallableAutonomy
+from volition.annealing.anneal import PhaseTransition, Record
 from volition.choices import ChoiceAutonomy
-from volition.costs import resolve_cost
+from volition.core.autonomy import Autonomy, CallableAutonomy
+from volition.core.costs import resolve_cost
 from volition.estimators import (
     ADENClustering,
     AutonomyAwareClustering,
@@ -21,7 +21,7 @@ from volition.estimators import (
 from volition.estimators.files import load_learner
 from volition.io import serialization as codec
 from volition.io.files import expect, reading, shown
-from volition.portfolio import Candidate
+from volition.solvers.search import Candidate
 
 FORMAT, LEARNER, AUTONOMY = "volition-model", "volition-learner", "volition-autonomy"
 _LEARNERS: dict[str, type[Learner]] = {

@@ -16,7 +16,10 @@ from typing import Any, Self
 import numpy as np
 import torch
 
-from volition.autonomy import Autonomy
+from volition.annealing.stability import first_beta
+from volition.core.autonomy import Autonomy
+from volition.core.problem import Problem
+from volition.core.validation import FloatArray
 from volition.learning.entities import Entities
 from volition.learning.layouts import WATCHED, Showing, within
 from volition.learning.memory import Memory
@@ -39,11 +42,8 @@ from volition.learning.policy import draw, gibbs
 from volition.learning.searching import MOVED_BY as MOST_ENTITIES
 from volition.learning.staged import MOVED
 from volition.learning.strategy import ROWS, SPENT, Answers, Questions, Strategy
-from volition.phase import first_beta
-from volition.population import IntArray
-from volition.portfolio import canonical_order, thin
-from volition.problem import Problem
-from volition.validation import FloatArray
+from volition.populations.answers import IntArray
+from volition.solvers.search import canonical_order, thin
 
 #: entities by which centres are moved, at most
 MOVED_BY = 3000

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from volition.population import IntArray
-from volition.validation import FloatArray, check_integer, check_scalar
+from volition.core.validation import FloatArray, check_integer, check_scalar
+from volition.populations.answers import IntArray
 
 #: late answers that are compared with all before them
 WINDOWS = (256, 512, 1024, 2048)

@@ -10,12 +10,12 @@ import torch
 
 from volition.choices.coding import Coding, are_numbers, make_coding
 from volition.choices.fit import check_covariates
-from volition.costs import Cost
+from volition.core.costs import Cost
+from volition.core.outliers import warn_of_outliers
+from volition.core.problem import Problem, check_spread
+from volition.core.validation import FloatArray, check_entities, check_weights
 from volition.io.files import expect
-from volition.outliers import warn_of_outliers
-from volition.population import IntArray
-from volition.problem import Problem, check_spread
-from volition.validation import FloatArray, check_entities, check_weights
+from volition.populations.answers import IntArray
 
 
 def column_names(X: Any) -> list[str] | None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from volition.core.validation import FloatArray
 from volition.learning.entities import Entities
 from volition.learning.strategy import ROWS
 from volition.learning.study import Study
@@ -32,8 +33,7 @@ from volition.learning.trial import (
     plain_is_cheaper,
     plain_plan,
 )
-from volition.population import IntArray, Population, Prescriptions, Response
-from volition.validation import FloatArray
+from volition.populations.answers import IntArray, Population, Prescriptions, Response
 
 #: batches in a row without a single answer after which a population counts as silent
 SILENCE = 20

@@ -10,8 +10,8 @@ from typing import Any, Self
 
 import numpy as np
 
+from volition.core.validation import FloatArray
 from volition.learning.entities import Entities
-from volition.validation import FloatArray
 
 #: share of layouts that are random over the data, and not around the best centres
 ROAMING = 0.3

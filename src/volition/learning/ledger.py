@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from volition.population import IntArray
+from volition.populations.answers import IntArray
 
 
 class Asked(NamedTuple):

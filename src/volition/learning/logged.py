@@ -48,11 +48,11 @@ from volition.choices.worth import (
     propensities,
     reach,
 )
+from volition.core.validation import FloatArray
 from volition.learning.entities import Entities
 from volition.learning.trial import Plan
-from volition.population import IntArray
-from volition.portfolio import Search
-from volition.validation import FloatArray
+from volition.populations.answers import IntArray
+from volition.solvers.search import Search
 
 #: entities that may carry so much of the weight before a sentence is due
 FEW_HEAVY, MOST_WEIGHT = 10, 0.9

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 
 from volition.choices import Choices
+from volition.core.validation import FloatArray
 from volition.learning.entities import Entities
 from volition.learning.strategy import Answers
-from volition.population import IntArray
-from volition.validation import FloatArray
+from volition.populations.answers import IntArray
 
 #: by how much a cost may differ from a distance and still be it, as a share
 EXACT = 1e-6

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.stats import hypergeom
 
+from volition.core.validation import FloatArray
 from volition.io.files import expect
 from volition.io.serialization import registered
-from volition.population import IntArray
-from volition.validation import FloatArray
+from volition.populations.answers import IntArray
 
 #: blindly drawn answers compared with all before them
 WINDOWS = (50, 200, 800)

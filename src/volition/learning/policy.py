@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from volition.population import IntArray
-from volition.validation import FloatArray
+from volition.core.validation import FloatArray
+from volition.populations.answers import IntArray
 
 
 def gibbs(q: FloatArray, beta: float) -> FloatArray:

@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from scipy.stats import t
 
-from volition.costs import Cost
+from volition.core.costs import Cost
+from volition.core.validation import FloatArray
 from volition.io.serialization import registered
-from volition.population import IntArray
-from volition.validation import FloatArray
+from volition.populations.answers import IntArray
 
 #: share of a budget that is asked at random placements, and questions at least and at most;
 #: smaller budgets have no room for it
@@ -146,7 +146,7 @@ class Probe:
         Three entities in four obey, and the others use the nearest centre:
 
         >>> import numpy as np
-        >>> from volition.costs import resolve_cost
+        >>> from volition.core.costs import resolve_cost
         >>> from volition.learning.probe import Probe
         >>> rng = np.random.default_rng(0)
         >>> X = rng.random((100, 2))

@@ -8,12 +8,12 @@ from typing import NamedTuple
 import numpy as np
 
 from volition.choices.decision import MOVED, instead_of_moving
+from volition.core.validation import FloatArray
 from volition.learning.logged import LoggedPlans
 from volition.learning.models.terms import TermsModel
 from volition.learning.staged import StagedStrategy
 from volition.learning.strategy import Strategy
-from volition.population import IntArray
-from volition.validation import FloatArray
+from volition.populations.answers import IntArray
 
 #: answers about the centres as they stand below which no saving has an interval
 FEWEST = 200

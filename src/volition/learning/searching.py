@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from volition.annealing import anneal
-from volition.autonomy import Autonomy
+from volition.annealing.anneal import anneal
+from volition.annealing.schedules import Geometric
+from volition.core.autonomy import Autonomy
+from volition.core.problem import Problem
+from volition.core.validation import FloatArray
 from volition.learning.entities import Entities
-from volition.portfolio import Search, canonical_order, thin
-from volition.problem import Problem
-from volition.schedules import Geometric
 from volition.solvers import Gradient
-from volition.validation import FloatArray
+from volition.solvers.search import Search, canonical_order, thin
 
 #: entities by which centres are moved, at most
 MOVED_BY = 60_000

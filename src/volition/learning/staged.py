@@ -18,8 +18,10 @@ from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import cdist
 from scipy.stats import norm
 
-from volition.autonomy import Autonomy, Chunk
 from volition.choices import Choices
+from volition.core.autonomy import Autonomy, Chunk
+from volition.core.problem import Problem
+from volition.core.validation import FloatArray
 from volition.learning.drift import DriftMonitor, Shift, WatchedAnswers
 from volition.learning.entities import Entities
 from volition.learning.layouts import Layouts, Showing
@@ -32,9 +34,7 @@ from volition.learning.networks.recipe import PRESETS
 from volition.learning.policy import draw, gibbs
 from volition.learning.searching import Finder
 from volition.learning.strategy import SPENT, Answers, Questions, Strategy
-from volition.population import IntArray
-from volition.problem import Problem
-from volition.validation import FloatArray
+from volition.populations.answers import IntArray
 
 #: questions at a time
 BATCH = 512

@@ -9,14 +9,14 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from volition.autonomy import Autonomy
-from volition.blocks import threads_for
+from volition.core.autonomy import Autonomy
+from volition.core.kernels.blocks import threads_for
+from volition.core.problem import BLOCK_ROWS, Problem
+from volition.core.validation import FloatArray
 from volition.learning.entities import Entities
 from volition.learning.ledger import Asked
 from volition.learning.monitor import Change, Monitor
-from volition.population import IntArray
-from volition.problem import BLOCK_ROWS, Problem
-from volition.validation import FloatArray
+from volition.populations.answers import IntArray
 
 #: what all strategies keep
 PLAN = ("centers", "labels", "distortion", "beta", "budget", "begun_at", "held")

@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from volition.core.validation import FloatArray, check_integer
 from volition.io.serialization import registered
 from volition.learning.entities import Entities
 from volition.learning.ledger import Asked, Ledger
 from volition.learning.monitor import Change, Estimate
 from volition.learning.strategy import Answers, Strategy, Tally
 from volition.learning.trial import Plan, TrialResult, contradicts
-from volition.population import IntArray, Prescriptions, Response
-from volition.validation import FloatArray, check_integer
+from volition.populations.answers import IntArray, Prescriptions, Response
 
 log = logging.getLogger("volition")
 #: lines of history beyond which every other one is dropped

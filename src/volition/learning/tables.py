@@ -16,8 +16,12 @@ from typing import Any, Self
 import numpy as np
 import torch
 
-from volition.annealing import anneal
-from volition.autonomy import Autonomy, RowAutonomy
+from volition.annealing.anneal import anneal
+from volition.annealing.schedules import Geometric
+from volition.annealing.stability import first_beta
+from volition.core.autonomy import Autonomy, RowAutonomy
+from volition.core.problem import Problem
+from volition.core.validation import FloatArray
 from volition.learning.entities import Entities
 from volition.learning.models.cost_table import CostTable, RobbinsMonro
 from volition.learning.models.counts import Counts
@@ -25,12 +29,8 @@ from volition.learning.monitor import Change
 from volition.learning.policy import draw
 from volition.learning.probe import EACH, Assumption, Probe
 from volition.learning.strategy import SPENT, Answers, Questions, Strategy
-from volition.phase import first_beta
-from volition.population import IntArray
-from volition.problem import Problem
-from volition.schedules import Geometric
+from volition.populations.answers import IntArray
 from volition.solvers import Gradient
-from volition.validation import FloatArray
 
 #: questions for each entity and cluster, unless told otherwise
 PER_PAIR = 100

@@ -15,11 +15,11 @@ import numpy as np
 from scipy.stats import norm, t
 from sklearn.cluster import KMeans
 
+from volition.core.problem import Problem
+from volition.core.validation import FloatArray
 from volition.io.serialization import registered
 from volition.learning.monitor import Estimate
-from volition.population import IntArray
-from volition.problem import Problem
-from volition.validation import FloatArray
+from volition.populations.answers import IntArray
 
 #: share of a given budget that is kept for the trial, and questions at most
 SHARE, MOST = 0.1, 4000

@@ -8,7 +8,7 @@ import numpy as np
 
 from volition.choices import CalibrationBin, Worth
 from volition.choices.worth import GUESS, MODEL, SEEN
-from volition.messages import cut
+from volition.core.messages import cut
 from volition.plotting.clustering import cluster_colors, clustering_info, label_axes
 from volition.plotting.learning import _axes
 from volition.plotting.phase import BLUE, GREY, ORANGE

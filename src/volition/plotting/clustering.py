@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from sklearn.decomposition import PCA
 
+from volition.core.validation import FloatArray
 from volition.estimators import AutonomyAwareClustering
 from volition.metrics import distortion
 from volition.plotting.text import LONGEST, PLAIN, label
-from volition.validation import FloatArray
 
 #: Okabe and Ito's colours, told apart by almost everyone
 OKABE_ITO = (

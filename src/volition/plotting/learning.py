@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from volition.core.messages import cut
+from volition.core.validation import FloatArray
 from volition.estimators import Learner
 from volition.learning.monitor import Change
-from volition.messages import cut
 from volition.plotting.phase import BLUE, GREY, ORANGE
-from volition.validation import FloatArray
 
 #: points of a line below which each is marked
 FEW = 5

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 from sklearn.decomposition import PCA
 
-from volition.annealing import AnnealingResult
-from volition.phase import coincident
+from volition.annealing.anneal import AnnealingResult
+from volition.annealing.n_clusters import persistence
+from volition.annealing.stability import coincident
+from volition.core.problem import Problem
+from volition.core.validation import FloatArray
 from volition.plotting.clustering import clustering_info, label_axes
 from volition.plotting.text import LONGEST, PLAIN, drawing, label
-from volition.problem import Problem
-from volition.suggestion import persistence
-from volition.validation import FloatArray
 
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#7F7F7F"
 
@@ -31,7 +31,7 @@ def moves(result: AnnealingResult) -> tuple[FloatArray, FloatArray]:
     --------
     >>> from volition import anneal
     >>> from volition.plotting.phase import moves
-    >>> from volition.problem import Problem
+    >>> from volition.core.problem import Problem
     >>> betas, speed = moves(anneal(Problem([[0.0], [1.0]]), 2, random_state=0))
     >>> betas.shape == speed.shape, bool(speed.max() > 0.1)
     (True, True)
@@ -71,7 +71,7 @@ def plot_moves(result: AnnealingResult, ax: Any = None) -> Any:
     >>> from volition import anneal
     >>> from volition.datasets import load_four_groups
     >>> from volition.plotting import plot_moves
-    >>> from volition.problem import Problem
+    >>> from volition.core.problem import Problem
     >>> ax = plot_moves(anneal(Problem(load_four_groups().data), 4, random_state=0))
     >>> ax.get_xscale()
     'log'
@@ -101,7 +101,7 @@ def plot_tree(problem: Any, result: AnnealingResult, ax: Any = None) -> Any:
     >>> from volition import anneal
     >>> from volition.datasets import load_four_groups
     >>> from volition.plotting import plot_tree
-    >>> from volition.problem import Problem
+    >>> from volition.core.problem import Problem
     >>> problem = Problem(load_four_groups().data)
     >>> plot_tree(problem, anneal(problem, 4, random_state=0)).get_xlabel()
     'beta'
@@ -201,7 +201,7 @@ def plot_phase(problem: Any, result: AnnealingResult, title: str = "") -> Any:
     >>> from volition import anneal
     >>> from volition.datasets import load_four_groups
     >>> from volition.plotting import plot_phase
-    >>> from volition.problem import Problem
+    >>> from volition.core.problem import Problem
     >>> problem = Problem(load_four_groups().data)
     >>> len(plot_phase(problem, anneal(problem, 4, random_state=0)).axes)
     4
@@ -256,7 +256,7 @@ def animate(
     >>> import pathlib, tempfile
     >>> from volition import anneal
     >>> from volition.plotting import animate
-    >>> from volition.problem import Problem
+    >>> from volition.core.problem import Problem
     >>> problem = Problem([[0.0], [1.0], [5.0]])
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     file = animate(problem, anneal(problem, 2), pathlib.Path(folder, "a.gif"), max_frames=3)

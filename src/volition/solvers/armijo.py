@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from volition.deadline import OutOfTime
+from volition.core.deadline import OutOfTime
+from volition.core.problem import Moments, Problem
+from volition.core.validation import FloatArray
 from volition.io.serialization import registered
-from volition.problem import Moments, Problem
 from volition.solvers.base import Solution, Status, relative_move
-from volition.validation import FloatArray
 
 
 @registered
@@ -32,7 +32,7 @@ class Armijo:
     Examples
     --------
     >>> import numpy as np
-    >>> from volition.problem import Moments, Problem
+    >>> from volition.core.problem import Moments, Problem
     >>> from volition.solvers import Armijo
     >>> problem = Problem(np.array([[0.0], [1.0], [10.0], [11.0]]))
     >>> Y = problem.centers([[3.0], [8.0]])

@@ -9,8 +9,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from volition.problem import Problem
-from volition.validation import FloatArray
+from volition.core.problem import Problem
+from volition.core.validation import FloatArray
 
 
 class Status(Enum):

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from volition.deadline import OutOfTime
+from volition.core.deadline import OutOfTime
+from volition.core.problem import Problem
+from volition.core.validation import FloatArray
 from volition.io.serialization import registered
-from volition.problem import Problem
 from volition.solvers.armijo import Armijo
 from volition.solvers.base import Solution, Status, relative_move
-from volition.validation import FloatArray
 
 
 @registered
@@ -37,7 +37,7 @@ class FixedPoint:
     Examples
     --------
     >>> import numpy as np
-    >>> from volition.problem import Problem
+    >>> from volition.core.problem import Problem
     >>> from volition.solvers import FixedPoint
     >>> problem = Problem(np.array([[0.0], [1.0], [10.0], [11.0]]))
     >>> Y = problem.centers([[3.0], [8.0]])

@@ -10,11 +10,11 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
-from volition.deadline import OutOfTime
+from volition.core.deadline import OutOfTime
+from volition.core.problem import Problem
+from volition.core.validation import FloatArray
 from volition.io.serialization import registered
-from volition.problem import Problem
 from volition.solvers.base import Solution, Status
-from volition.validation import FloatArray
 
 
 @registered
@@ -31,7 +31,7 @@ class Gradient:
     --------
     >>> import numpy as np
     >>> from volition import DistanceAutonomy
-    >>> from volition.problem import Problem
+    >>> from volition.core.problem import Problem
     >>> from volition.solvers import Gradient
     >>> problem = Problem(
     ...     np.array([[0.0], [1.0], [10.0], [11.0]]), autonomy=DistanceAutonomy(0.1)

@@ -3,10 +3,10 @@ import pytest
 import torch
 from small_networks import HEADS, SMALL, shaken, squares
 
+from volition.core.problem import Problem
 from volition.learning.networks import ADENetwork, NetworkAutonomy, Units
 from volition.learning.networks.models import CautiousAutonomy
 from volition.learning.networks.network import LEAST
-from volition.problem import Problem
 
 
 def dense_choices(network, X, Y, units):

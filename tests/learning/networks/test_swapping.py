@@ -5,8 +5,8 @@ import torch
 from scipy.spatial.distance import cdist
 
 from volition import LogitAutonomy
+from volition.core.problem import Problem
 from volition.learning.networks.swapping import exchange
-from volition.problem import Problem
 
 
 def test_exchanging_places_finds_the_best_ones(rng):

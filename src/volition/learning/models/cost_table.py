@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from volition.core.validation import FloatArray, check_scalar
 from volition.io.serialization import registered
-from volition.population import IntArray
-from volition.validation import FloatArray, check_scalar
+from volition.populations.answers import IntArray
 
 
 @registered

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from volition.population import IntArray
-from volition.validation import FloatArray
+from volition.core.validation import FloatArray
+from volition.populations.answers import IntArray
 
 #: how many answers of an entity everybody's answers are worth: the candidates
 POOLING = np.array([0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 1000.0, 10000.0])

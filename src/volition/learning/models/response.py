@@ -7,11 +7,11 @@ from typing import Any, Self
 
 import numpy as np
 
-from volition.autonomy import Autonomy
+from volition.core.autonomy import Autonomy
+from volition.core.validation import FloatArray
 from volition.learning.entities import Entities
 from volition.learning.memory import Memory
 from volition.learning.searching import Finder
-from volition.validation import FloatArray
 
 
 class ResponseModel(ABC):

@@ -8,7 +8,8 @@ from typing import Any, Self
 import numpy as np
 import torch
 
-from volition.autonomy import Autonomy
+from volition.core.autonomy import Autonomy
+from volition.core.validation import FloatArray
 from volition.learning.entities import Entities
 from volition.learning.memory import Memory
 from volition.learning.models.response import ResponseModel
@@ -22,7 +23,6 @@ from volition.learning.networks.swapping import exchanged
 from volition.learning.networks.training import mean_loss
 from volition.learning.networks.units import Units
 from volition.learning.searching import Finder
-from volition.validation import FloatArray
 
 #: one group of answers in so many is held out to judge the network
 HELD_OUT = 6

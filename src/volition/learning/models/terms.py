@@ -11,10 +11,11 @@ from typing import Any, Self
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from volition.autonomy import Autonomy, LoyalAutonomy
 from volition.choices import ChoiceAutonomy, ChoiceFit, Choices, fit_choices
 from volition.choices.data import predicted
 from volition.choices.loyalty import fit_loyalty, loyalty_if_clear, shares_of_others
+from volition.core.autonomy import Autonomy, LoyalAutonomy
+from volition.core.validation import FloatArray
 from volition.learning.entities import Entities
 from volition.learning.memory import Memory
 from volition.learning.models.response import ResponseModel, others_like
@@ -24,7 +25,6 @@ from volition.learning.networks.neural import fit_network
 from volition.learning.networks.recipe import Recipe
 from volition.learning.networks.units import Units
 from volition.learning.searching import Finder
-from volition.validation import FloatArray
 
 #: by how much answers must grow until a network that was of no use is tried again
 AGAIN = 3

@@ -6,12 +6,12 @@ import math
 
 import numpy as np
 
+from volition.core.problem import Problem
+from volition.core.validation import FloatArray
 from volition.learning.networks.recipe import Recipe
 from volition.learning.networks.replay import distinct_sets
-from volition.population import IntArray
-from volition.problem import Problem
+from volition.populations.answers import IntArray
 from volition.solvers import Gradient
-from volition.validation import FloatArray
 
 #: answers about each set of centres below which nothing is said of which one is better
 FEWEST_JUDGED = 200

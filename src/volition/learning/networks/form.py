@@ -19,7 +19,7 @@ from volition.learning.networks.training import (
     served_and_choices,
     surprise_nearby,
 )
-from volition.population import IntArray
+from volition.populations.answers import IntArray
 
 #: numbers of the form: the chance to stay is 0, its slope by cost 1, the pull of other centres by
 #: their cost from the prescribed one 2, by their cost to the entity 3; how costs follow the known

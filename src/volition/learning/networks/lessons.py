@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from volition.costs import Cost
+from volition.core.costs import Cost
+from volition.core.validation import FloatArray
 from volition.learning.networks.replay import Batch, Replay
 from volition.learning.networks.units import Units
-from volition.population import IntArray
-from volition.validation import FloatArray
+from volition.populations.answers import IntArray
 
 
 class Lesson(NamedTuple):

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from volition.autonomy import Autonomy, Chunk, SoftmaxTransition, Transition, barred
-from volition.costs import Cost
+from volition.core.autonomy import Autonomy, Chunk, SoftmaxTransition, Transition, barred
+from volition.core.costs import Cost
+from volition.core.validation import check_scalar
 from volition.io.serialization import constructed, registered
 from volition.learning.networks.network import LEAST, ADENetwork
 from volition.learning.networks.units import Units
-from volition.validation import check_scalar
 
 #: quantile of distances between places that were asked about, within which others are as known
 USUAL = 0.9
@@ -61,7 +61,7 @@ class NetworkAutonomy(Autonomy):
     --------
     >>> import numpy as np
     >>> from volition.learning.networks import ADENetwork, NetworkAutonomy, NetworkSize, Units
-    >>> from volition.problem import Problem
+    >>> from volition.core.problem import Problem
     >>> network = ADENetwork(1, NetworkSize(8, 8, 1, 2), head="choices", seed=0)
     >>> model = NetworkAutonomy(network, Units(np.zeros(1), 1.0, 1.0))
     >>> Problem(np.array([[0.0], [2.0]]), autonomy=model).expected_costs([[0.0], [2.0]]).tolist()

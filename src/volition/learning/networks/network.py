@@ -26,11 +26,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from volition.core.messages import a_few
+from volition.core.validation import check_integer, check_scalar
 from volition.io.files import expect, reading
 from volition.io.serialization import decode, encode, read, registered, write
 from volition.learning.networks.units import Units
-from volition.messages import a_few
-from volition.validation import check_integer, check_scalar
 
 HEADS = ("choices", "served", "costs")
 KIND = "volition-network"

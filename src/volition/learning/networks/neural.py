@@ -7,7 +7,8 @@ import torch
 
 from volition.choices import ChoiceFit, Choices
 from volition.choices.fit import clearly_better, fit_choices, refit
-from volition.costs import Cost
+from volition.core.costs import Cost
+from volition.core.validation import FloatArray
 from volition.learning.networks.lessons import Lessons
 from volition.learning.networks.models import NetworkAutonomy
 from volition.learning.networks.network import ADENetwork
@@ -15,8 +16,7 @@ from volition.learning.networks.recipe import Recipe
 from volition.learning.networks.replay import Replay
 from volition.learning.networks.training import Trainer, judged, train_while_better
 from volition.learning.networks.units import Units
-from volition.population import IntArray
-from volition.validation import FloatArray
+from volition.populations.answers import IntArray
 
 #: answers in a group of one set of centres, and one group in so many that is held out
 WIDTH, HELD_OUT = 64, 6

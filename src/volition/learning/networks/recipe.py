@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
+from volition.core.validation import check_integer, check_scalar
 from volition.io.serialization import registered
 from volition.learning.networks.network import HEADS, NetworkSize
-from volition.validation import check_integer, check_scalar
 
 
 def check_head(head: Any) -> None:

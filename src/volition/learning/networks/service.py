@@ -14,7 +14,7 @@ from volition.learning.networks.lessons import Lesson, Lessons
 from volition.learning.networks.network import ADENetwork
 from volition.learning.networks.recipe import Recipe
 from volition.learning.networks.training import Trainer, clearly_better, judged, train_while_better
-from volition.population import IntArray
+from volition.populations.answers import IntArray
 
 #: answers held out below which a network that was trained elsewhere is not trained on
 FEWEST_HELD = 200

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from volition.costs import Cost
+from volition.core.costs import Cost
+from volition.core.validation import FloatArray
 from volition.learning.networks.models import CautiousAutonomy
-from volition.validation import FloatArray
 
 #: rounds over all centres, at most
 ROUNDS = 20

@@ -15,7 +15,7 @@ from volition.io.files import expect
 from volition.learning.networks.lessons import Lesson, Lessons
 from volition.learning.networks.network import LEAST, ADENetwork
 from volition.learning.networks.recipe import Recipe
-from volition.population import IntArray
+from volition.populations.answers import IntArray
 
 CLIP = 60.0
 #: steps between looks at the held-out answers, and looks without a gain after which training ends

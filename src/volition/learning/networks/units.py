@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from torch import Tensor, as_tensor
 
+from volition.core.validation import FloatArray, check_scalar
 from volition.io.files import expect
 from volition.io.serialization import registered
-from volition.validation import FloatArray, check_scalar
 
 
 @registered

@@ -1,0 +1,1 @@
+"""Following the minimum as beta grows: the loop, its schedules, stability, how many centres."""

@@ -1,0 +1,1 @@
+"""The problem: costs, how entities override, free energy and its derivatives."""

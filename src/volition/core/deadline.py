@@ -1,0 +1,74 @@
+"""A moment by which long computations must end, and the exception that ends them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from time import perf_counter
+
+
+class OutOfTime(Exception):
+    """The deadline of a computation has passed."""
+
+
+@dataclass(frozen=True)
+class Deadline:
+    """A moment on the clock of `time.perf_counter`; infinity is never.
+
+    It hangs on a :class:`~volition.core.problem.Problem`, whose sums over entities ask it before
+    each block. That reaches every long step, whoever makes it: a solver's iteration, a product
+    inside an eigenvalue routine, the screening of moves.
+
+    Parameters
+    ----------
+    end : float, default=inf
+        The moment.
+
+    Examples
+    --------
+    >>> from volition.core.deadline import Deadline
+    >>> Deadline.after(None).passed, Deadline.after(0.0).passed
+    (False, True)
+    """
+
+    end: float = math.inf
+
+    @classmethod
+    def after(cls, seconds: float | None) -> Deadline:
+        """Return the moment so many seconds from now; None is never."""
+        return cls() if seconds is None else cls(perf_counter() + seconds)
+
+    @property
+    def left(self) -> float:
+        """Seconds until then; negative afterwards."""
+        return self.end - perf_counter()
+
+    @property
+    def finite(self) -> bool:
+        """Whether there is any limit."""
+        return math.isfinite(self.end)
+
+    @property
+    def passed(self) -> bool:
+        """Whether it is too late."""
+        return perf_counter() >= self.end
+
+    def __call__(self) -> bool:
+        """Whether it is too late, for whoever wants a function to ask."""
+        return self.passed
+
+    def check(self) -> None:
+        """Raise `OutOfTime` if it is too late."""
+        if self.passed:
+            raise OutOfTime
+
+    def sooner(self, seconds: float) -> Deadline:
+        """Return a deadline that leaves so many seconds for what comes after."""
+        return Deadline(self.end - seconds)
+
+    def share(self, part: float) -> Deadline:
+        """Return a deadline after this part of the time that is left."""
+        return Deadline(perf_counter() + part * self.left) if self.finite else self
+
+
+NEVER = Deadline()

@@ -1,0 +1,1 @@
+"""Fast inner loops: what they compute stands in ``core.problem``."""
