@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from volition import DistanceAutonomy, cli, load_model
+from volition import DistanceAutonomy, load_model
+from volition.cli import main as cli
 from volition.metrics import distortion
 
 
