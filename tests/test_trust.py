@@ -918,3 +918,18 @@ def test_a_model_that_is_wrong_about_all_plans_alike_keeps_its_credit():
     said = TrialResult((learned, plain), "k-means", -94.0).doubts()
     assert any("k-means centres with the nearest prescribed are kept" in one for one in said)
     assert any("The model expects" in one for one in TrialResult((learned,), believed=-90).doubts())
+
+
+@pytest.mark.parametrize("seed", [0, 1, 3])
+def test_few_answers_that_lack_the_rare_dear_ones_do_not_drop_a_good_plan(seed):
+    """One in ten overrides: 60 answers about k-means may hold hardly any of them."""
+    X, near = load_four_groups().data, DistanceAutonomy(0.1, temperature=0.01)
+    people = SimulatedPopulation(X, near, random_state=1000 + seed)
+    model = ChoiceClustering(4, family="distance", n_interactions=2000, random_state=seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        model.fit(X, population=people)
+    truth = Problem(X, autonomy=near)
+    best = 0.0342084  # known p: AutonomyAwareClustering(4, autonomy=near); k-means is 10.7 % above
+    assert model.kept_ == "learned"
+    assert truth.distortion(model.cluster_centers_, model.labels_) < 1.005 * best

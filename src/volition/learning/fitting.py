@@ -206,7 +206,8 @@ class Fit:
         """Ask what the learned plan costs, and the plain one; keep the cheaper.
 
         What the plain plan costs is asked again once it is chosen: the answers by which it was
-        chosen are those in which it happened to be cheap.
+        chosen are those in which it happened to be cheap. It is dropped if all its answers together
+        do not show that it is the cheaper one.
         """
         study, entities = self.study, self.study.entities
         strategy = study.strategy
@@ -233,13 +234,18 @@ class Fit:
         if few and self._goes_on(entities):
             plain = plain_plan(entities.X, entities.weight, entities.cost, K, seed)
             some, twice = drawn_twice(strategy.draw_entities(few), shares)
-            tried.append(self._tried(entities, plain, some, self._asked_about(plain, some), twice))
+            costs = self._asked_about(plain, some)
+            tried.append(self._tried(entities, plain, some, costs, twice))
             if not self._goes_on(entities):
                 pass
-            elif plain_is_cheaper(believed, tried[0], tried[1], self._believed(plain)):
-                kept = PLAIN
-                some, twice = drawn_twice(strategy.draw_entities(after), shares)
-                afresh = self._tried(entities, plain, some, self._asked_about(plain, some), twice)
+            elif plain_is_cheaper(believed, *tried, other := self._believed(plain)):
+                more, twice = drawn_twice(strategy.draw_entities(after), shares)
+                later = self._asked_about(plain, more)
+                afresh = self._tried(entities, plain, more, later, twice)
+                both = np.concatenate([some, more]), np.concatenate([costs, later])
+                all_in_all = self._tried(entities, plain, *both, 0)
+                if plain_is_cheaper(believed, tried[0], all_in_all, other):
+                    kept = PLAIN
                 if not math.isnan(afresh.error):
                     tried[1] = afresh
             else:

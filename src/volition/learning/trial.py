@@ -35,9 +35,9 @@ FEWEST_TO_CHOOSE = 30
 #: answers at either end of what costs can be that are added to few, as those seen may lack rare
 #: ones; and answers from which on fewer are added
 ADDED, ADDED_TO = 1.0, 50
-#: standard errors by which the plain plan must have cost less to be kept, if the model was right
-#: about its own
-CLEARLY = float(norm.ppf(0.95))
+#: how far into the 95 % intervals of both plans the plain one must have cost less to be kept, if
+#: the model was right about its own: 1 is their ends
+CLEARLY = float(norm.ppf(0.95) / norm.ppf(0.975))
 #: standard errors, and share of the spread of costs, by which belief and observation may differ
 FAR_OFF, FAR_OFF_SHARE = 2.6, 0.01
 #: answers below which rare dear ones may be missing by chance, so that nothing is doubted
@@ -276,15 +276,18 @@ def plain_is_cheaper(
         return False
     if min(learned.estimate.n_answers, plain.estimate.n_answers) < FEWEST_TO_CHOOSE:
         return False
-    apart = learned.estimate.value - plain.estimate.value
+    seen, other = learned.estimate, plain.estimate
+    apart = seen.value - other.value
     error = math.hypot(learned.error, plain.error)
+    # Few answers may lack the rare dear ones. Standard errors do not show that; the intervals do.
+    unsure = math.hypot(seen.value - seen.low, other.high - other.value)
     wrong = disagreement(believed, learned) is not None
     if not math.isnan(believed_of_plain):
         few = learned.estimate.n_answers < FEWEST_TO_DOUBT
         wrong = not few and abs(apart - (believed - believed_of_plain)) > FAR_OFF * error
     # Where nothing is left to chance, plans that come to the same differ by rounding.
     least = EQUAL * max(abs(learned.estimate.value), abs(plain.estimate.value))
-    return apart > max(least, (0.0 if wrong else CLEARLY) * error)
+    return apart > max(least, 0.0 if wrong else CLEARLY * unsure)
 
 
 def contradicts(later: Estimate, seen: Estimate) -> bool:
