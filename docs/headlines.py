@@ -1,4 +1,4 @@
-"""Put the headline figures of docs/results into the README, between its two marks.
+"""Put the headline figures of docs/results into docs/paper.md, between its two marks.
 
 Run: python docs/headlines.py (after `make results`). No figure is typed by hand.
 """
@@ -108,15 +108,15 @@ def main() -> None:
     """Rewrite the block."""
     lines = ["| | published | here | `volition reproduce` |", "|---|---|---|---|"]
     lines += [f"| {what} | {there} | {here} | `{name}` |" for what, there, here, name in rows()]
-    path = ROOT / "README.md"
+    path = ROOT / "docs" / "paper.md"
     text = path.read_text(encoding="utf-8")
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
     if not after:
-        sys.exit(f"README.md must hold the marks {BEGIN} and {END}.")
+        sys.exit(f"docs/paper.md must hold the marks {BEGIN} and {END}.")
     block = "\n".join(lines)
     path.write_text(f"{before}{BEGIN}\n{block}\n{END}{after}", encoding="utf-8")
-    print(f"{len(lines) - 2} headlines in README.md")
+    print(f"{len(lines) - 2} headlines in docs/paper.md")
 
 
 if __name__ == "__main__":
