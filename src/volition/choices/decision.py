@@ -27,6 +27,7 @@ from volition.choices.worth import (
     fixed_prescriptions,
     never_moved,
 )
+from volition.core.display import Grid, html_sentences, text_sentences
 from volition.core.validation import FloatArray
 from volition.io.serialization import registered
 
@@ -57,6 +58,17 @@ class Decision(NamedTuple):
     doubts: tuple[str, ...]  # what speaks against the model, in sentences
     reason: str
     notes: tuple[str, ...] = ()  # what the figures take for granted, in sentences
+
+    def _sentences(self) -> list[str]:
+        told = [f"Caution: {doubt}" for doubt in self.doubts]
+        return [f"Why: {self.reason}.", *told, *(f"Note: {note}" for note in self.notes)]
+
+    def __repr__(self) -> str:
+        return f"Recommended: {self.name}\n{text_sentences(self._sentences())}"
+
+    def _repr_html_(self) -> str:
+        head = Grid((), (("Recommended:", self.name),), 2)
+        return f"<div>{head.as_html()}{html_sentences(self._sentences())}</div>"
 
 
 def doubts_about(checks: Sequence[Check], reach: Reach, n_choices: int) -> list[str]:

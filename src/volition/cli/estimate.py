@@ -135,7 +135,7 @@ def estimate(
                 numbered_from=numbered_from, skip_unknown=skip_unknown, tolerance=tolerance,
                 region=_region(region, layouts.shape[2]), unanswered=files.log.unanswered,
             )  # fmt: skip
-            worth = model.worth()
+            worth = list(model.worth())
         except ValueError as error:
             raise ValueError(f"{log}: {error}") from None
     asked, names = names, model.covariate_names_ or names

@@ -10,9 +10,11 @@ import numpy as np
 
 from volition.choices import ChoiceFit, Choices, check_family
 from volition.choices.checks import Check
+from volition.choices.comparison import Comparison
 from volition.choices.decision import NEAREST, TODAY, Decision
-from volition.choices.worth import Reach, Worth
+from volition.choices.worth import Reach
 from volition.core.validation import FloatArray, check_centers, check_scalar
+from volition.estimators.display import Summary, cost_in_words, cost_unit
 from volition.estimators.learner import Learner, UnreliableWarning
 from volition.io.records import LogOptions, read_records
 from volition.learning.entities import Entities
@@ -182,6 +184,21 @@ class ChoiceClustering(Learner):
         self._begun()
         return [] if self._plans is None else self._plans.checks
 
+    def _doubts(self) -> list[str]:
+        plans = self._plans
+        return super()._doubts() if plans is None else plans.sentences()
+
+    def _summary(self) -> Summary | None:
+        found = super()._summary()
+        plans = self._plans if found is not None else None
+        if found is None or plans is None or plans.decision is None:
+            return found
+        more = (
+            ("recommended", plans.decision.name),
+            ("cost per entity", cost_in_words(plans.cost[0], cost_unit(self), *plans.cost[1:])),
+        )
+        return found._replace(facts=(*found.facts, *more))
+
     def _as_if_obeyed(self) -> bool:
         usual = self.decision_ is not None and self.decision_.name in (TODAY, NEAREST)
         return usual or super()._as_if_obeyed()
@@ -297,13 +314,13 @@ class ChoiceClustering(Learner):
         study.note()
         self._of_log, self.center_names_ = plans, records.center_names
         self.stop_reason_ = "the log is at its end"
-        for sentence in plans.sentences():
+        for sentence in self._doubts():
             warnings.warn(sentence, UnreliableWarning, stacklevel=2)
         return self
 
     def worth(
         self, options: dict[str, tuple[Any, Any]] | None = None, propensity: Any = None
-    ) -> list[Worth]:
+    ) -> Comparison:
         """Return what centres and prescriptions cost and save, with 95 % intervals.
 
         Plans at today's centres are judged by what the log shows, others by the model: see
@@ -323,8 +340,9 @@ class ChoiceClustering(Learner):
 
         Returns
         -------
-        list of Worth
-            The first is today's: the last centres in the log, prescribed as in the log.
+        Comparison
+            One `Worth` for each option; it prints as a table. The first is today's: the last
+            centres in the log, prescribed as in the log.
 
         Raises
         ------
@@ -337,7 +355,9 @@ class ChoiceClustering(Learner):
                 "worth() compares with what a log shows: call fit_log first. A learner that asks "
                 "has no prescriptions of today; see distortion_ and distortion_estimate()."
             )
-        return self._plans.worth(options, propensity)
+        decision = self._plans.decision
+        recommended = None if decision is None else decision.name
+        return Comparison(self._plans.worth(options, propensity), recommended, cost_unit(self))
 
     def reach(self) -> Reach:
         """Return how far the centres and prescriptions go beyond what was observed."""

@@ -44,6 +44,7 @@ from volition.core.validation import (
     check_integer,
     check_kind,
 )
+from volition.estimators.display import Summary, SummaryMixin, cost_in_words, cost_unit, summarize
 from volition.solvers import Armijo, FixedPoint, Gradient, Solution, Solver, Status
 from volition.solvers.search import AGREEMENT, Candidate, Search
 
@@ -59,6 +60,7 @@ SOLVERS: dict[str, Callable[[], Solver]] = {
 
 
 class AutonomyAwareClustering(
+    SummaryMixin,
     ClassNamePrefixFeaturesOutMixin,
     TransformerMixin,
     ClusterMixin,
@@ -454,6 +456,17 @@ class AutonomyAwareClustering(
         """Return minus the distortion of these entities: higher is better."""
         problem = self._fitted_problem(X, groups, autonomy_proba, sample_weight)
         return -problem.distortion(self.cluster_centers_)
+
+    def _summary(self) -> Summary | None:
+        if not hasattr(self, "labels_"):
+            return None
+        facts = [
+            ("cost per entity", cost_in_words(self.distortion_, cost_unit(self))),
+            ("kept", f"{self.winner_}, of {len(self.candidates_)} tried"),
+            ("ended", self.status_),
+        ]
+        doubts = [] if self.converged_ else [f"The last iterations {self.status_}."]
+        return summarize(self, self.cluster_centers_, self.labels_, facts, doubts)
 
     # -- checks -----------------------------------------------------------------------------------
 

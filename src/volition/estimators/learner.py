@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from volition.core.autonomy import Autonomy, Passive
 from volition.core.costs import Cost, resolve_cost
 from volition.core.problem import Problem
 from volition.core.validation import FloatArray, check_centers, check_integer, check_scalar
+from volition.estimators.display import Summary, SummaryMixin, cost_in_words, cost_unit, summarize
 from volition.io.files import check_file
 from volition.learning.entities import Entities
 from volition.learning.fitting import Fit
@@ -41,6 +43,7 @@ class UnreliableWarning(UserWarning):
 
 
 class Learner(
+    SummaryMixin,
     CallbackSupportMixin,
     ClassNamePrefixFeaturesOutMixin,
     TransformerMixin,
@@ -204,9 +207,45 @@ class Learner(
         if save is not None and study.concluded:
             save()  # it says why the fit has ended
         if fit.stopped is None:
-            for doubt in [*self._notes(), *study.strategy.doubts(), *study.trial.doubts()]:
+            for doubt in self._doubts():
                 warnings.warn(doubt, UnreliableWarning, stacklevel=2)
         return self
+
+    def _doubts(self) -> list[str]:
+        """Return, in sentences, why what was learned may be wrong."""
+        study = self._study
+        return [*self._notes(), *study.strategy.doubts(), *study.trial.doubts()]
+
+    def _summary(self) -> Summary | None:
+        """Return what a glance at the learner shows; None before the start."""
+        if not self.__sklearn_is_fitted__():
+            return None
+        study, strategy = self._study, self._study.strategy
+        unit = cost_unit(self) if strategy.metric_holds else ""
+        facts = [
+            ("learned from", f"{study.tally.answered} answers to {study.tally.asked} questions")
+        ]
+        seen = study.distortion_estimate()
+        if not math.isnan(seen.value):
+            cost = cost_in_words(seen.value, unit, seen.low, seen.high)
+            facts.append(("cost per entity", f"{cost}, by {seen.n_answers} answers"))
+        believed = strategy.figures().get("distortion", strategy.distortion)
+        if study.tally.answered and not math.isnan(believed):
+            facts.append(("cost by the model", cost_in_words(believed, unit)))
+        if strategy.model is not None:
+            facts.append(("model", repr(strategy.model)))
+        if study.trial.tried:
+            facts.append(("plan that is kept", study.trial.kept))
+        if self.stop_reason_ is not None:
+            facts.append(("ended", self.stop_reason_))
+        doubts = [] if study.tally.answered == 0 else self._doubts()
+        doubts += [
+            f"Behaviour has changed: {change.what} (noticed after {change.n_interactions} "
+            "questions)."
+            for change in study.changes
+        ]
+        names = getattr(self, "center_names_", None)
+        return summarize(self, strategy.centers, strategy.labels, facts, doubts, names)
 
     def _after_batch(
         self, root: Any, on_batch: Callable[[Learner], Any] | None

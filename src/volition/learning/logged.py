@@ -37,7 +37,9 @@ from volition.choices.decision import (
 )
 from volition.choices.worth import (
     IGNORED,
+    NONE,
     ExpectedCosts,
+    Interval,
     Log,
     Reach,
     Worth,
@@ -86,6 +88,9 @@ class LoggedPlans:
         self.propensity, self.moved, self.unanswered = propensity, moved, unanswered
         self.checks: list[Check] = []
         self.decision: Decision | None = None
+        #: what the recommended plan costs; NaN as long as nothing is decided
+        self.cost = NONE
+        self._said: list[str] | None = None
         self._readings: list[ChoiceFit] | None = None
         self._guesses = False  # whether nothing can be said of centres that move
         self._costs: ExpectedCosts | None = None
@@ -123,12 +128,12 @@ class LoggedPlans:
         decision = decide(rows, doubts, narrow(log), liked)
         self.decision = decision._replace(notes=tuple(self._notes()))
         name = self.decision.name
+        self.cost = next(row for row in rows if row.name == name).expected
         if name == MOVED:
             return Plan(name, *self.moved), None
         # The log has tried these.
         labels = self._usual() if name == TODAY else plans[name][1]
-        cost = next(row for row in rows if row.name == name).expected.value
-        return Plan(name, np.array(self.today, dtype=np.float64), labels), cost
+        return Plan(name, np.array(self.today, dtype=np.float64), labels), self.cost.value
 
     @property
     def _silent(self) -> bool:
@@ -143,6 +148,11 @@ class LoggedPlans:
 
     def sentences(self) -> list[str]:
         """Return what a user should know of the plan, and of the log."""
+        if self._said is None:
+            self._said = self._to_say()
+        return self._said
+
+    def _to_say(self) -> list[str]:
         assert self.decision is not None
         found = [*(silence(self.unanswered) if not self._silent else []), *self.decision.doubts]
         if self.decision.doubts:
@@ -250,6 +260,7 @@ class LoggedPlans:
             "moved": list(self.moved),
             "checks": self.checks,
             "decision": self.decision,
+            "cost": list(self.cost),
             "guesses": self._guesses,
             "costs": self._costs,
             "unanswered": self.unanswered,
@@ -265,4 +276,5 @@ class LoggedPlans:
         plans = cls(entities, choices, fit, *given)
         plans.checks, plans.decision = state["checks"], state["decision"]
         plans._guesses, plans._costs = state["guesses"], state["costs"]
+        plans.cost = Interval(*state["cost"])
         return plans

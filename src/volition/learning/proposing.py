@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from volition.choices.decision import MOVED, instead_of_moving
+from volition.core.display import Grid, figure, html_sentences, interval, places, text_sentences
 from volition.core.validation import FloatArray
 from volition.learning.logged import LoggedPlans
 from volition.learning.models.terms import TermsModel
@@ -44,6 +45,23 @@ class Proposal(NamedTuple):
         known = "" if math.isnan(self.low) else f" ({self.low:.4g} to {self.high:.4g})"
         text = f"Moving saves {self.saving:.4g}{known} of {self.cost_now:.4g} per entity."
         return " ".join([text, *self.doubts])
+
+    def _grids(self) -> tuple[Grid, Grid]:
+        saving = (figure(self.saving), interval(self.low, self.high))
+        costs = (("as they stand", figure(self.cost_now), "", ""),
+                 ("proposed", figure(self.cost_then), *saving))  # fmt: skip
+        counts = np.bincount(self.labels[self.labels >= 0], minlength=len(self.centers))
+        where, _ = places(self.centers.tolist(), counts=counts.tolist())
+        return Grid(("centres", "cost per entity", "saves", "95 % interval"), costs), where
+
+    def __repr__(self) -> str:
+        costs, where = self._grids()
+        parts = [costs.as_text(), where.as_text(), text_sentences(self.doubts)]
+        return "\n\n".join(part for part in parts if part)
+
+    def _repr_html_(self) -> str:
+        costs, where = self._grids()
+        return f"<div>{costs.as_html()}{where.as_html()}{html_sentences(self.doubts)}</div>"
 
 
 def propose(strategy: Strategy, make_log: StagedStrategy | None) -> Proposal:

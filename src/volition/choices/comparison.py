@@ -1,0 +1,98 @@
+"""Options side by side: what each costs and saves, and what that rests on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, overload
+
+from volition.choices.worth import GUESS, MODEL, SEEN, Interval, Worth
+from volition.core.display import Grid, figure, interval
+from volition.core.messages import printable
+
+#: what an estimate rests on, for people
+RESTS_ON = {SEEN: "what was seen", MODEL: "the model", GUESS: "a guess"}
+HEADS = ("option", "rests on", "cost", "95 % interval", "saves", "95 % interval", "in %")
+
+
+class Comparison(Sequence[Worth]):
+    """What options cost, the first of which is today's; it prints as a table.
+
+    Parameters
+    ----------
+    rows : sequence of Worth
+    recommended : str, optional
+        Name of the option that is recommended; it gets a star.
+    unit : str
+        Unit of costs.
+
+    Examples
+    --------
+    >>> import math
+    >>> from volition.choices.comparison import Comparison
+    >>> from volition.choices.worth import Interval, Worth
+    >>> none = Interval(math.nan, math.nan, math.nan)
+    >>> def row(name, cost, saving):
+    ...     return Worth(name, Interval.around(cost, 1), none, none, math.nan, saving, none)
+    >>> rows = [row("today", 20.0, Interval(0, 0, 0)), row("moved", 15.0, Interval.around(5, 2))]
+    >>> Comparison(rows, "moved", "km")
+    option   rests on   cost  95 % interval  saves  95 % interval            in %
+    today    the model    20       19 to 21
+    moved *  the model    15       14 to 16      5         3 to 7  25 (15 to 35)
+    Costs per entity in km. * Recommended.
+    """
+
+    def __init__(
+        self, rows: Sequence[Worth], recommended: str | None = None, unit: str = ""
+    ) -> None:
+        self.rows, self.recommended, self.unit = list(rows), recommended, unit
+
+    @overload
+    def __getitem__(self, index: int) -> Worth: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Worth]: ...
+    def __getitem__(self, index: Any) -> Any:
+        return self.rows[index]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[Worth]:
+        return iter(self.rows)
+
+    def grid(self) -> Grid:
+        """Return the table: a row for each option."""
+        today = self.rows[0].expected.value if self.rows else math.nan
+        rows = []
+        for number, row in enumerate(self.rows):
+            star = " *" if row.name == self.recommended else ""
+            cost, saving = row.expected, row.saving
+            saved = ("", "", "")
+            if number:
+                ends = interval(saving.low, saving.high)
+                saved = (figure(saving.value), ends, _percent(saving, today))
+            rows.append(
+                (row.name + star, RESTS_ON[row.basis], figure(cost.value),
+                 interval(cost.low, cost.high), *saved)
+            )  # fmt: skip
+        return Grid(HEADS, tuple(rows), n_words=2)
+
+    def _legend(self) -> str:
+        unit = f" in {self.unit}" if self.unit else ""
+        starred = any(row.name == self.recommended for row in self.rows)
+        return f"Costs per entity{unit}.{' * Recommended.' if starred else ''}"
+
+    def __repr__(self) -> str:
+        return f"{self.grid().as_text()}\n{printable(self._legend(), '')}"
+
+    def _repr_html_(self) -> str:
+        return self.grid().as_html(self._legend())
+
+
+def _percent(saving: Interval, of: float) -> str:
+    """Return a saving as a share of what today's option costs."""
+    if not of > 0 or math.isnan(saving.value):
+        return "-"
+    value, low, high = (100 * one / of for one in saving)
+    ends = "" if math.isnan(low) else f" ({low:.3g} to {high:.3g})"
+    return f"{value:.3g}{ends}"
