@@ -202,6 +202,8 @@ def learn(
             "--centers": centers,
             "--columns": columns,
             "--id": id_column,
+            "--metric": None if metric == "sqeuclidean" else metric,
+            "--tolerance": None if tolerance == 1e-4 else tolerance,
             "--numbered-from": numbered_from,
             "--skip-unknown": skip_unknown or None,
         }
