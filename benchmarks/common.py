@@ -30,7 +30,9 @@ def published(name: str) -> list[dict[str, float]]:
     return [{k: float(v) for k, v in row.items() if k != "in_paper"} for row in rows]
 
 
-def report(name: str, rows: list[dict[str, Any]], facts: dict[str, Any]) -> None:
+def report(
+    name: str, rows: list[dict[str, Any]], facts: dict[str, Any], folder: Path = RESULTS
+) -> None:
     """Print a table and what it comes to; write both as JSON."""
     table = Table(title=name)
     for column in rows[0]:
@@ -41,16 +43,17 @@ def report(name: str, rows: list[dict[str, Any]], facts: dict[str, Any]) -> None
     console.print(table)
     for key, value in facts.items():
         console.print(f"{key}: {_show(value)}")
-    RESULTS.mkdir(exist_ok=True)
+    folder.mkdir(exist_ok=True)
     machine = {
         "volition": volition.__version__,
         "torch": torch.__version__,
         "python": platform.python_version(),
         "threads": THREADS,
     }
-    path = RESULTS / f"{name}.json"
+    path = folder / f"{name}.json"
     path.write_text(json.dumps({"machine": machine, "facts": facts, "rows": rows}, indent=1) + "\n")
-    console.print(f"Written to {path.relative_to(ROOT)}")
+    shown = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
+    console.print(f"Written to {shown}")
 
 
 def _show(value: Any) -> str:

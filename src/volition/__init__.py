@@ -1,5 +1,7 @@
 """Autonomy-aware clustering: centres and prescriptions for entities with a will of their own."""
 
+import logging
+
 from volition.annealing.anneal import AnnealingResult, anneal
 from volition.annealing.n_clusters import suggest_n_clusters
 from volition.annealing.stability import CriticalPoint, critical_beta
@@ -12,6 +14,8 @@ from volition.core.autonomy import (
     LoyalAutonomy,
     Passive,
 )
+from volition.core.messages import DataWarning
+from volition.core.outliers import OutlierWarning
 from volition.estimators import (
     ADENClustering,
     AutonomyAwareClustering,
@@ -32,6 +36,9 @@ from volition.populations import (
 
 __version__ = "0.1.0"
 
+# Who wants to read what learners do says so: logging.basicConfig(level="INFO").
+logging.getLogger("volition").addHandler(logging.NullHandler())
+
 __all__ = [
     "ADENClustering",
     "AnnealingResult",
@@ -40,11 +47,13 @@ __all__ = [
     "ChoiceAutonomy",
     "ChoiceClustering",
     "CriticalPoint",
+    "DataWarning",
     "DistanceAutonomy",
     "FixedAutonomy",
     "LoggedPopulation",
     "LogitAutonomy",
     "LoyalAutonomy",
+    "OutlierWarning",
     "Passive",
     "Population",
     "Prescriptions",

@@ -174,13 +174,48 @@ def check_learner(
     costs, labels = fitted.transform(X), fitted.predict(X)
     _assert(costs.shape == (len(X), K), "transform must give one cost for each centre")
     _assert(set(labels) <= set(range(K)), "predict must name clusters")
-    _close(fitted.predict_proba(X).sum(1), np.ones(len(X)), "predict_proba must sum to 1")
-    _assert(np.isfinite(fitted.score(X)), "score must be a number")
+    for name in ("predict_proba", "predict_realized"):
+        try:
+            shares = getattr(fitted, name)(X)
+        except ValueError:
+            # A model of expected costs does not know who goes where, and says so.
+            _assert(name == "predict_realized", f"{name} has failed")
+            continue
+        _assert(shares.shape == (len(X), K), f"{name} must give one share for each centre")
+        _close(shares.sum(1), np.ones(len(X)), f"{name} must sum to 1")
+    mine = costs[np.arange(len(X)), labels]
+    _close(fitted.score(X), -mine.mean(), "score must be minus the mean cost of what is predicted")
+    _assert(isinstance(fitted.history_, list), "history_ must be a list")
+    _assert(
+        all({"beta", "distortion"} <= set(line._fields) for line in fitted.history_),
+        "lines of history_ must have beta and distortion",
+    )
+    _check_names(new, X, make_population)
     with tempfile.TemporaryDirectory() as folder:
         file = save_model(fitted, Path(folder) / "learner.safetensors")
         loaded = load_model(file)
     _assert(np.array_equal(loaded.predict(X), labels), "a loaded learner must predict the same")
     _check_questions(new, X, make_population())
+
+
+def _check_names(new: Learner, X: FloatArray, make_population: Callable[[], Any]) -> None:
+    """Check that names of columns are remembered, and that frames come out where wanted."""
+    try:
+        import pandas as pd  # type: ignore[import-untyped]
+    except ImportError:
+        return  # whoever has no frames cannot swap their columns
+    names = [f"column {number}" for number in range(X.shape[1])]
+    frame = pd.DataFrame(X, columns=names)
+    learner = clone(new).set_output(transform="pandas").start(frame)
+    _assert(list(learner.feature_names_in_) == names, "names of columns must be remembered")
+    found = learner.transform(frame)
+    _assert(isinstance(found, pd.DataFrame), "set_output must decide what transform returns")
+    if len(names) > 1:
+        try:
+            learner.predict(frame[names[::-1]])
+        except ValueError:
+            return
+        raise AssertionError("a frame with swapped columns must be refused.")
 
 
 def _check_questions(new: Learner, X: FloatArray, population: Any) -> None:

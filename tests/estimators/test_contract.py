@@ -1,5 +1,7 @@
 """What all learners have in common with each other and with scikit-learn."""
 
+import inspect
+import logging
 import warnings
 
 import numpy as np
@@ -10,13 +12,21 @@ from sklearn.exceptions import NotFittedError
 
 from volition import (
     ADENClustering,
+    AutonomyAwareClustering,
     ChoiceClustering,
+    DataWarning,
     FixedAutonomy,
+    LoggedPopulation,
+    OutlierWarning,
     Recipe,
     SimulatedPopulation,
     TabularClustering,
+    UnreliableWarning,
     load_model,
 )
+from volition.core.autonomy import RowAutonomy
+from volition.learning.networks import ADENetwork, NetworkSize
+from volition.learning.networks.network import save_network
 
 rng = np.random.default_rng(0)
 X = np.concatenate([rng.normal(size=(30, 2)), rng.normal(4.0, size=(30, 2))])
@@ -167,3 +177,159 @@ def test_scores_are_minus_costs(name, fitted):
     assert model.score(FRAME, sample_weight=weight) == pytest.approx(
         -np.average(mine, weights=weight)
     )
+
+
+# -- what all four estimators share, by their signatures and by what they say ---------------------
+
+ALL = (AutonomyAwareClustering, TabularClustering, ChoiceClustering, ADENClustering)
+SHARED = ("predict", "predict_proba", "predict_realized", "transform", "score", "set_output")
+
+
+@pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
+def test_the_same_things_have_the_same_names(kind):
+    model = kind(3)
+    assert all(callable(getattr(model, name)) for name in SHARED)
+    params = model.get_params()
+    assert {"n_clusters", "metric", "tol", "random_state"} <= set(params)
+    if kind is AutonomyAwareClustering:
+        return
+    assert {"n_interactions", "exploration"} <= set(params)
+    for name in (
+        "start", "fit", "partial_fit", "predict", "predict_proba", "predict_realized", "transform",
+        "fit_transform", "score", "expected_costs", "add_entities",
+    ):  # fmt: skip
+        assert "covariates" in inspect.signature(getattr(model, name)).parameters, name
+    for name in ("start", "fit", "partial_fit", "score", "add_entities"):
+        assert "sample_weight" in inspect.signature(getattr(model, name)).parameters, name
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_with_known_autonomy_results_are_of_the_same_kind(dtype):
+    model = AutonomyAwareClustering(3, n_init=1, random_state=0).fit(FRAME.astype(dtype))
+    assert model.labels_.dtype == np.int64
+    assert model.predict(FRAME.astype(dtype)).dtype == np.int64
+    assert isinstance(model.history_, list)
+    assert all({"beta", "distortion"} <= set(line._fields) for line in model.history_)
+    swapped = FRAME[["north", "east"]].astype(dtype)
+    for name in ("predict", "predict_proba", "predict_realized", "transform", "score"):
+        with pytest.raises(ValueError, match="feature names should match"):
+            getattr(model, name)(swapped)
+        with pytest.raises(NotFittedError):
+            getattr(clone(model), name)(FRAME)
+
+
+def depending_on_covariates():
+    """Return entities of which half obey and half do not, and what tells them apart."""
+    kind = np.tile([0.0, 1.0], 30)
+    p = np.where(kind[:, None, None] > 0, np.full((3, 3), 1 / 3), np.eye(3))
+    return pd.DataFrame({"kind": kind}), SimulatedPopulation(X, RowAutonomy(p), random_state=0)
+
+
+def test_covariates_go_wherever_choices_depend_on_them():
+    kinds, crowd = depending_on_covariates()
+    model = ChoiceClustering(3, n_interactions=1500, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        costs = model.fit_transform(FRAME, population=crowd, covariates=kinds)
+    assert "covariates" in repr(model.model_)
+    np.testing.assert_array_equal(costs, model.transform(FRAME, kinds))
+    mine = costs[np.arange(60), model.predict(FRAME, kinds)]
+    assert model.score(FRAME, covariates=kinds) == pytest.approx(-mine.mean())
+    with pytest.raises(ValueError, match="Choices depend on covariates"):
+        model.score(FRAME)
+    realized = model.predict_realized(FRAME, kinds)
+    obeys = realized[np.arange(60), model.predict(FRAME, kinds)]
+    assert obeys[::2].mean() > 0.9
+    assert obeys[1::2].mean() < 0.6
+
+
+def test_covariates_that_a_network_does_not_see_are_not_passed_over_in_silence():
+    kinds, crowd = depending_on_covariates()
+    model = ADENClustering(3, preset=TINY, n_interactions=300, random_state=0)
+    with pytest.warns(UnreliableWarning, match="Covariates were given, but what was learned"):
+        model.fit(FRAME, population=crowd, covariates=kinds)
+
+
+@each
+def test_callbacks_see_every_batch_and_may_end_a_fit(name):
+    class Watcher:
+        seen = 0
+
+        def setup(self, estimator, context): ...
+        def teardown(self, estimator, context): ...
+        def on_fit_task_begin(self, estimator, context): ...
+        def on_fit_task_end(self, estimator, context):
+            Watcher.seen += 1
+            return True
+
+    Watcher.seen = 0
+    model = clone(LEARNERS[name]).set_callbacks(Watcher())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.fit(FRAME, population=people())
+    assert model.stop_reason_ == "ended by a callback"
+    assert Watcher.seen == 2  # one batch, and the fit
+
+
+def test_warnings_have_kinds_of_their_own():
+    assert issubclass(OutlierWarning, DataWarning)
+    assert issubclass(DataWarning, UserWarning)
+    assert issubclass(UnreliableWarning, UserWarning)
+    weight = np.ones(60)
+    weight[0] = 1e-300
+    with pytest.warns(DataWarning, match="too little to count"):
+        AutonomyAwareClustering(2, n_init=1, random_state=0).fit(X, sample_weight=weight)
+    log = {"entity": [0, 1, 99], "prescribed": [0, 1, 0], "realized": [0, 1, 0]}
+    with pytest.warns(DataWarning, match="left out"):
+        LoggedPopulation(log, X, X[:2], skip_unknown=True)
+
+
+def test_fits_are_logged_and_nothing_is_printed(capsys, caplog, tmp_path):
+    model = TabularClustering(3, n_interactions=200, random_state=0)
+    with caplog.at_level(logging.DEBUG, logger="volition"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        file = tmp_path / "m.safetensors"
+        model.fit(X, population=people(), checkpoint=file, checkpoint_every=0)
+        clone(model).fit(X, population=people(), checkpoint=file, resume=True)
+        AutonomyAwareClustering(2, n_init=1, random_state=0).fit(X)
+    said = caplog.text
+    for words in ("200 answers to 200 questions", "Checkpoint after", "goes on from", "Cost "):
+        assert words in said
+    assert {record.name for record in caplog.records} == {"volition"}
+    assert capsys.readouterr() == ("", "")
+
+
+def test_exploration_and_device_mean_the_same_in_all_learners():
+    for kind in ALL[1:]:
+        with pytest.raises(ValueError, match="exploration must be"):
+            kind(3, exploration=2.0).start(X)
+        asked = kind(3, exploration=1.0, random_state=0).start(X).ask(50)
+        np.testing.assert_allclose(asked.propensity, 1 / 3)
+    for device in ("auto", "cpu"):
+        AutonomyAwareClustering(3, n_init=1, device=device, random_state=0).fit(X)
+        ADENClustering(3, device=device, random_state=0).start(X)
+    with pytest.raises(ValueError, match="device"):
+        AutonomyAwareClustering(3, device="nowhere").fit(X)
+    with pytest.raises(ValueError, match="device"):
+        ADENClustering(3, device="nowhere").start(X)
+
+
+def test_a_network_to_start_from_means_the_same_in_all_learners(tmp_path):
+    size = NetworkSize(8, 8, 1, 2)
+    file = save_network(ADENetwork(2, size, "choices"), tmp_path / "n.safetensors")
+    wrong = save_network(ADENetwork(2, size, "costs"), tmp_path / "c.safetensors")
+    for kind in (ChoiceClustering, ADENClustering):
+        model = kind(3, network=file, random_state=0).start(X)
+        saved = model.save(tmp_path / "m.safetensors")
+        assert load_model(saved).ask(3).entities.shape == (3,)
+        for bad in (3, ["n.safetensors"]):
+            with pytest.raises(ValueError, match="network must be a path or an ADENetwork"):
+                kind(3, network=bad).start(X)
+        with pytest.raises(ValueError, match="knows 2 features, but X has 1"):
+            kind(3, network=file).start(X[:, :1])
+    with pytest.raises(ValueError, match="network must be one of choices, got one of costs"):
+        ChoiceClustering(3, network=wrong).start(X)
+    model = ChoiceClustering(3, network=file, random_state=0).start(X)
+    saved = model.save(tmp_path / "m.safetensors")
+    file.unlink()  # what was learned does not need it any more
+    assert ChoiceClustering(3, network=file).resume(saved).ask(3).entities.shape == (3,)

@@ -6,6 +6,11 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Any
 
+
+class DataWarning(UserWarning):
+    """Data tell less than they seem to, or part of them is not used; the sentence says why."""
+
+
 #: characters of a value that a message shows
 LONGEST = 60
 #: names that a message lists

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from volition.core.messages import DataWarning
 from volition.core.validation import FloatArray
 
 #: rows that tell the spread of the many
@@ -37,7 +38,7 @@ CODES = tuple(sign * (10**digits - 1) for digits in range(2, 17) for sign in (-1
 HERE = str(Path(__file__).parents[1])
 
 
-class OutlierWarning(UserWarning):
+class OutlierWarning(DataWarning):
     """A few values are so far from all others that they decide the result."""
 
 

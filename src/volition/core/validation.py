@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from volition.core.messages import DataWarning
+
 FloatArray = NDArray[np.floating[Any]]
 
 #: share of the largest weight below which a weight is none
@@ -120,7 +122,7 @@ def check_weights(sample_weight: Any, n_samples: int) -> FloatArray | None:
             f"sample_weight of {len(lost)} row{'s' if len(lost) > 1 else ''} (the first is row "
             f"{lost[0]}) is less than {LEAST_WEIGHT:g} of the largest ({largest:g}, at row "
             f"{int(weight.argmax())}): too little to count.",
-            UserWarning,
+            DataWarning,
             stacklevel=2,
         )
         weight[lost] = 0

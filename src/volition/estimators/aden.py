@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from os import PathLike
 from typing import Any
 
 import numpy as np
 import torch
 
-from volition.core.validation import FloatArray
+from volition.core.validation import FloatArray, check_scalar
+from volition.estimators.given_network import resolve_network
 from volition.estimators.learner import Learner
 from volition.learning.annealed import AnnealedStrategy
 from volition.learning.entities import Entities
 from volition.learning.models.service import ServiceModel
 from volition.learning.models.terms import TermsModel
 from volition.learning.networks.models import NetworkAutonomy
-from volition.learning.networks.network import ADENetwork, load_network, save_network
+from volition.learning.networks.network import ADENetwork, save_network
 from volition.learning.networks.recipe import Recipe, check_head, resolve_recipe
 from volition.learning.networks.training import check_compiler
 from volition.learning.staged import StagedStrategy
@@ -51,8 +51,10 @@ class ADENClustering(Learner):
         equal parts for each beta.
     tol : float, default=0.001
         Share by which centres must improve from one stage to the next, or the fit ends.
+    exploration : float, optional
+        Share of prescriptions drawn blindly while learning. None: as the preset says (0.3).
     device : str, default="cpu"
-        Where the network is trained.
+        Where the network is trained; "auto" is CUDA where available, else the CPU.
     random_state : int, Generator or None
         Seed.
 
@@ -101,6 +103,7 @@ class ADENClustering(Learner):
         network: Any = None,
         n_interactions: int | str = "auto",
         tol: float = 1e-3,
+        exploration: float | None = None,
         device: str = "cpu",
         random_state: Any = None,
     ) -> None:
@@ -111,22 +114,34 @@ class ADENClustering(Learner):
         self.network = network
         self.n_interactions = n_interactions
         self.tol = tol
+        self.exploration = exploration
         self.device = device
         self.random_state = random_state
 
     def _check_params(self) -> None:
         super()._check_params()
-        recipe = resolve_recipe(self.preset)
-        if recipe.compile:
+        if self.exploration is not None:
+            check_scalar(self.exploration, "exploration", 0, 1)
+        if self._recipe.compile:
             check_compiler()  # before anybody is asked
         check_head(self._wanted)
         if not isinstance(self.device, str | torch.device):
             raise ValueError(f"device must be a name such as 'cpu', got {self.device!r}.")
         try:
-            torch.zeros(1, device=torch.device(self.device))
+            torch.zeros(1, device=torch.device(self._device))
         except (RuntimeError, AssertionError, TypeError) as error:
             why = str(error).splitlines()[0].split(". ")[0].rstrip(".")
             raise ValueError(f"device={self.device!r} cannot be used: {why}.") from None
+
+    @property
+    def _recipe(self) -> Recipe:
+        recipe = resolve_recipe(self.preset)
+        return recipe if self.exploration is None else replace(recipe, exploration=self.exploration)
+
+    @property
+    def _device(self) -> Any:
+        found = "cuda" if torch.cuda.is_available() else "cpu"
+        return found if self.device == "auto" else self.device
 
     @property
     def _wanted(self) -> str:
@@ -139,15 +154,16 @@ class ADENClustering(Learner):
     def _strategy_named(self, name: str, entities: Entities, rng: np.random.Generator) -> Strategy:
         # A state that is being restored has a network of its own.
         if name == AnnealedStrategy.__name__:
-            recipe = resolve_recipe(self.preset)
             return AnnealedStrategy(
-                entities, self.n_clusters, rng, recipe=recipe, device=self.device
+                entities, self.n_clusters, rng, recipe=self._recipe, device=self._device
             )
         return self._staged(entities, rng, self._wanted, None)
 
     def _strategy(self, entities: Entities, rng: np.random.Generator) -> Strategy:
-        recipe, K, device = resolve_recipe(self.preset), self.n_clusters, self.device
-        given = self._given_network(entities.n_features)
+        recipe, K, device = self._recipe, self.n_clusters, self._device
+        given = None
+        if self.network is not None:
+            given = resolve_network(self.network, entities.n_features)
         head = self._wanted
         if given is not None and head not in ("auto", given.head):
             whose = "" if self.head is not None else "the preset's "
@@ -160,7 +176,7 @@ class ADENClustering(Learner):
     def _staged(
         self, entities: Entities, rng: np.random.Generator, head: str, given: ADENetwork | None
     ) -> StagedStrategy:
-        recipe, K, device = resolve_recipe(self.preset), self.n_clusters, self.device
+        recipe, K, device = self._recipe, self.n_clusters, self._device
 
         def expected(staged: StagedStrategy) -> Strategy:
             heir = AnnealedStrategy(
@@ -184,17 +200,14 @@ class ADENClustering(Learner):
             wanted=head,
         )
 
-    def _given_network(self, n_features: int) -> ADENetwork | None:
-        if self.network is None:
-            return None
-        if not isinstance(self.network, (str, PathLike, ADENetwork)):
-            raise ValueError(f"network must be a path or an ADENetwork, got {self.network!r}.")
-        given = self.network if isinstance(self.network, ADENetwork) else load_network(self.network)
-        if given.n_features != n_features:
-            raise ValueError(
-                f"The network knows {given.n_features} features, but X has {n_features}."
-            )
-        return given
+    def _notes(self) -> list[str]:
+        if self.entities_.covariates is None or self.head_ not in ("served", "costs"):
+            return []
+        return [
+            f"Covariates were given, but what was learned (head={self.head_!r}) does not depend on "
+            "them: a network sees only the features. Give them as columns of X, or, where costs "
+            "tell which centre has served, use head='choices'."
+        ]
 
     # -- results ----------------------------------------------------------------------------------
 

@@ -13,13 +13,16 @@ from volition.choices.checks import Check
 from volition.choices.comparison import Comparison
 from volition.choices.decision import NEAREST, TODAY, Decision
 from volition.choices.worth import Reach
+from volition.core.messages import DataWarning
 from volition.core.validation import FloatArray, check_centers, check_scalar
 from volition.estimators.display import Summary, cost_in_words, cost_unit
+from volition.estimators.given_network import resolve_network
 from volition.estimators.learner import Learner, UnreliableWarning
 from volition.io.records import LogOptions, read_records
 from volition.learning.entities import Entities
 from volition.learning.logged import LoggedPlans
 from volition.learning.models.terms import TermsModel
+from volition.learning.networks.network import ADENetwork
 from volition.learning.staged import StagedStrategy, choice_strategy
 from volition.learning.strategy import Tally
 
@@ -43,8 +46,9 @@ class ChoiceClustering(Learner):
     family : {"auto", "distance"} or (stay terms, away terms), default="auto"
         What choices may depend on; see `volition.choices.fit_choices`. By default terms are added
         as long as choices that were held out become clearly likelier.
-    network : bool, default=True
-        Whether a network may take over where terms do not suffice: with ``family="auto"`` and no
+    network : bool, path or ADENetwork, default=True
+        Whether a network may take over where terms do not suffice, or a network of choices to start
+        from, as in `ADENClustering`. It takes over with ``family="auto"`` and no
         covariates, and only if choices that were held out become clearly likelier. A log that is
         given to `fit_log` is explained by terms alone, because error bars need them.
     n_interactions : int or "auto", default="auto"
@@ -99,7 +103,7 @@ class ChoiceClustering(Learner):
         *,
         metric: Any = "sqeuclidean",
         family: Any = "auto",
-        network: bool = True,
+        network: Any = True,
         n_interactions: int | str = "auto",
         tol: float = 1e-3,
         exploration: float = 0.3,
@@ -122,10 +126,29 @@ class ChoiceClustering(Learner):
     def _strategy(
         self, entities: Entities, rng: np.random.Generator, from_log: bool = False
     ) -> StagedStrategy:
+        allowed, given = self._network(entities.n_features)
         return choice_strategy(
-            entities, self.n_clusters, rng, family=self.family, network=self.network,
+            entities, self.n_clusters, rng, family=self.family, network=allowed, given=given,
             tol=self.tol, exploration=self.exploration, from_log=from_log,
         )  # fmt: skip
+
+    def _strategy_named(
+        self, name: str, entities: Entities, rng: np.random.Generator
+    ) -> StagedStrategy:
+        # A state that is being restored has a network of its own.
+        return choice_strategy(
+            entities, self.n_clusters, rng, family=self.family, network=self.network is not False,
+            tol=self.tol, exploration=self.exploration,
+        )  # fmt: skip
+
+    def _network(self, n_features: int) -> tuple[bool, ADENetwork | None]:
+        """Return whether a network may take over, and the one to start from."""
+        if isinstance(self.network, bool):
+            return self.network, None
+        given = resolve_network(self.network, n_features)
+        if given.head != "choices":
+            raise ValueError(f"network must be one of choices, got one of {given.head}.")
+        return True, given
 
     def _for_log(self, entities: Entities) -> StagedStrategy:
         return self._strategy(entities, np.random.default_rng(0), from_log=True)
@@ -133,8 +156,10 @@ class ChoiceClustering(Learner):
     def _identity(self) -> dict[str, Any]:
         return {"family": self.family}
 
-    def start(self, *args: Any, **params: Any) -> Self:
-        super().start(*args, **params)
+    def start(
+        self, X: Any, sample_weight: Any = None, covariates: Any = None, centers: Any = None
+    ) -> Self:
+        super().start(X, sample_weight, covariates, centers)
         self._of_log: LoggedPlans | None = None
         self.center_names_: list[str] | None = None
         return self
@@ -271,10 +296,12 @@ class ChoiceClustering(Learner):
 
         Warns
         -----
-        UserWarning
-            Where a log tells less than it seems to: few choices, no overrides, no variety; where
-            rows are left out, where rows repeat earlier ones, and where nothing shows whether
+        DataWarning
+            Where rows are left out, where rows repeat earlier ones, and where nothing shows whether
             clusters are numbered from 0 or from 1.
+        UnreliableWarning
+            Where a log tells less than it seems to: few choices, no overrides, no variety; and what
+            to doubt about the plan.
         """
         self.start(X, sample_weight, covariates)
         study, entities = self._study, self._study.entities
@@ -293,7 +320,7 @@ class ChoiceClustering(Learner):
         _check_size(choices.costs(entities.X, entities.cost))
         strategy = self._strategy(entities, study.strategy.rng, from_log=True)
         for note in records.notes:
-            warnings.warn(note, UserWarning, stacklevel=2)
+            warnings.warn(note, DataWarning, stacklevel=2)
         with strategy.few_threads():
             strategy.learn_log(choices, _checked_region(region, entities, layouts))
             terms = strategy.responses

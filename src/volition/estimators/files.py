@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,6 +24,7 @@ from volition.learning.logged import LoggedPlans
 from volition.learning.staged import StagedStrategy
 from volition.learning.study import Study
 
+log = logging.getLogger("volition")
 #: kind of file
 KIND = "volition-learner"
 L = TypeVar("L", bound=Learner)
@@ -35,7 +37,8 @@ def save_learner(learner: Learner, path: Path, population: Any = None) -> Path:
     plans = getattr(learner, "_plans", None)
     params = learner.get_params(deep=False)
     if "network" in params and not isinstance(params["network"], bool):
-        params["network"] = None  # the state has its own
+        # The state has its own; whether one may be used stays as it is.
+        params["network"] = True if isinstance(learner, ChoiceClustering) else None
     document = {
         "class": type(learner).__name__,
         "n_clusters": int(learner.n_clusters),
@@ -70,6 +73,7 @@ def resume_learner(learner: Learner, path: Path, population: Any = None) -> None
         learner.__dict__.clear()
         learner.__dict__.update(before)
         raise
+    log.info("%s goes on from %s", type(learner).__name__, path)
     if theirs is not None and hasattr(population, "load_state_dict"):
         try:
             population.load_state_dict(decode(theirs))

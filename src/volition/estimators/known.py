@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import warnings
 from collections.abc import Callable
@@ -48,6 +49,7 @@ from volition.estimators.display import Summary, SummaryMixin, cost_in_words, co
 from volition.solvers import Armijo, FixedPoint, Gradient, Solution, Solver, Status
 from volition.solvers.search import AGREEMENT, Candidate, Search
 
+log = logging.getLogger("volition")
 #: entities that tell how long the last passes over all take, and how many times that is kept free
 #: for them: centres are judged, too, and a pass that is under way when time runs out is finished
 PROBE_ROWS, PRUDENCE = 8192, 2.0
@@ -264,6 +266,9 @@ class AutonomyAwareClustering(
         with threads_for(problem.n_blocks):
             self._finish(problem, Y, reorder=init is None)
         tasks.close()
+        log.info(
+            "Cost %.6g by %s of %d tried", self.distortion_, self.winner_, len(self.candidates_)
+        )
         if self.status_ == Status.OUT_OF_ITERATIONS.value and self.tol > 0:
             warnings.warn(
                 f"The last iterations {self.status_} (max_iter={self.max_iter}, tol={self.tol:g}); "

@@ -285,6 +285,19 @@ class Learner(
         self.fit(X, population=population, **params)
         return self.labels_
 
+    def fit_transform(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        population: Population,
+        covariates: Any = None,
+        **params: Any,
+    ) -> FloatArray:
+        """Fit, and return the expected cost of each prescription, (n, K)."""
+        self.fit(X, population=population, covariates=covariates, **params)
+        return self.transform(X, covariates)
+
     def partial_fit(
         self,
         X: Any = None,
@@ -640,11 +653,28 @@ class Learner(
         told = self.predict_proba(X, covariates)
         return self._problem_of(X, covariates).realized(self.cluster_centers_, told)
 
-    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
-        """Return minus the mean expected cost of entities under the learned plan."""
-        costs = self.transform(X)
+    def score(
+        self, X: Any, y: Any = None, sample_weight: Any = None, covariates: Any = None
+    ) -> float:
+        """Return minus the mean expected cost of entities under the learned plan.
+
+        Parameters
+        ----------
+        X : array of shape (m, d)
+        y : ignored
+            Present by convention.
+        sample_weight : array of shape (m,), optional
+            Relative weights.
+        covariates : array of shape (m, c), optional
+            Needed where choices depend on them.
+
+        Returns
+        -------
+        float
+        """
+        costs = self.expected_costs(X, covariates)
         weight = np.ones(len(costs)) if sample_weight is None else np.asarray(sample_weight)
-        mine = costs[np.arange(len(costs)), self.predict(X)]
+        mine = costs[np.arange(len(costs)), self.predict(X, covariates)]
         return -float(np.average(mine, weights=weight))
 
     def _features(self, X: Any) -> FloatArray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ from volition.learning.trial import (
 )
 from volition.populations.answers import IntArray, Population, Prescriptions, Response
 
+log = logging.getLogger("volition")
 #: batches in a row without a single answer after which a population counts as silent
 SILENCE = 20
 #: questions of the trial at the end that are asked at a time
@@ -106,11 +108,14 @@ class Fit:
         if not study.concluded and not tried:
             study.conclude()
             study.concluded = not early
+        tally = study.tally
+        log.info("%s: %d answers to %d questions; %s", study.name, tally[1], tally[0], reason)
         return reason
 
     def _save(self) -> None:
         if self.save is not None:
             self.save()
+            log.debug("Checkpoint after %d answers", self.study.tally.answered)
 
     def run_some(self, n: int) -> None:
         """Ask n more questions and learn from the answers."""
@@ -137,6 +142,7 @@ class Fit:
             heir = study.strategy.successor(self.total) if enough is None else None
             if heir is None:
                 return reason
+            log.info("%s goes on with %s", self.study.name, type(heir).__name__)
             study.hand_over(heir)
 
     def _loop(self, enough: Callable[[], str | None], limit: Callable[[], int] | None) -> str:

@@ -30,6 +30,7 @@ from volition.learning.models.response import ResponseModel
 from volition.learning.models.service import FEWEST_LAYOUTS, ServiceModel
 from volition.learning.models.terms import TermsModel
 from volition.learning.monitor import Change
+from volition.learning.networks.network import ADENetwork
 from volition.learning.networks.recipe import PRESETS
 from volition.learning.policy import draw, gibbs
 from volition.learning.searching import Finder
@@ -473,7 +474,8 @@ class StagedStrategy(Strategy):
 
 def choice_strategy(
     entities: Entities, n_clusters: int, rng: np.random.Generator, *, family: Any = "auto",
-    network: bool = True, tol: float = 1e-3, exploration: float = BLIND, from_log: bool = False,
+    network: bool = True, given: ADENetwork | None = None, tol: float = 1e-3,
+    exploration: float = BLIND, from_log: bool = False,
 ) -> StagedStrategy:  # fmt: skip
     """Return the strategy of `ChoiceClustering`."""
     recipe = PRESETS["cpu"]
@@ -484,7 +486,7 @@ def choice_strategy(
         exploration=exploration,
         tol=tol,
         most=MOST,
-        terms=lambda: TermsModel(family, network, recipe, from_log=from_log),
+        terms=lambda: TermsModel(family, network, recipe, given, from_log),
         service=lambda now: ServiceModel(recipe, now, n_clusters, int(rng.integers(2**31))),
         needs_realized=True,
     )

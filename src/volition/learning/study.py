@@ -280,6 +280,7 @@ class Study:
                     heir.tally, heir.begun_at = strategy.tally, strategy.tally.asked
                 with self._lock:
                     self._adopt(heir or strategy, letters, history, changes, trial)
+                log.debug("%s has learned from %d answers", self.name, self.tally.answered)
             except BaseException:
                 self._give_up(before, strategy, seed)
                 raise

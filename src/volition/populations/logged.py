@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from volition.core.costs import resolve_cost
+from volition.core.messages import DataWarning
 from volition.core.validation import (
     FloatArray,
     check_centers,
@@ -99,7 +100,7 @@ class LoggedPopulation:
         self.entities, self.prescribed = records.entities, records.prescribed
         self.realized, self.center_names = records.realized, records.center_names
         for note in records.notes:
-            warnings.warn(note, UserWarning, stacklevel=3)
+            warnings.warn(note, DataWarning, stacklevel=3)
         self._next = 0
         # Per pair, its records in the order in which they were made.
         pair = self.entities * len(self.centers) + self.prescribed
