@@ -1,6 +1,7 @@
 """Choice models: p(k | j, i) learned from clusters that were realised."""
 
 from volition.choices.checks import Check, check_costs, check_model, cross_costs
+from volition.choices.comparison import Comparison
 from volition.choices.data import Choices
 from volition.choices.fit import (
     FAMILIES,
@@ -32,7 +33,7 @@ from volition.choices.worth import Interval, Log, Reach, Worth, compare, direct,
 
 __all__ = [
     "AWAY", "FAMILIES", "STAY", "Basis", "CalibrationBin", "Check", "ChoiceAutonomy", "ChoiceFit",
-    "Choices", "Diagnostics", "Estimate", "Interval", "Log", "OffPolicyEstimate", "OverrideRates",
+    "Choices", "Comparison", "Diagnostics", "Estimate", "Interval", "Log", "OffPolicyEstimate", "OverrideRates",
     "Parameter", "Rate", "Reach", "Trial", "Worth", "calibration", "cautions", "check_costs",
     "check_covariates", "check_family", "check_model", "coefficients", "compare", "cross_costs",
     "direct", "distance_autonomy", "estimate_off_policy", "fit_choices", "override_rates",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -61,7 +62,7 @@ def plot_calibration(bins: list[CalibrationBin], *, axes: Any = None) -> Any:
     return axes
 
 
-def plot_worth(rows: list[Worth], *, unit: str = "", ax: Any = None) -> Any:
+def plot_worth(rows: Sequence[Worth], *, unit: str = "", ax: Any = None) -> Any:
     """Draw what plans cost, each by the estimate to go by.
 
     Parameters
