@@ -244,7 +244,7 @@ class Fit:
             tried.append(self._tried(entities, plain, some, costs, twice))
             if not self._goes_on(entities):
                 pass
-            elif plain_is_cheaper(believed, *tried, other := self._believed(plain)):
+            elif plain_is_cheaper(believed, tried[0], tried[1], other := self._believed(plain)):
                 more, twice = drawn_twice(strategy.draw_entities(after), shares)
                 later = self._asked_about(plain, more)
                 afresh = self._tried(entities, plain, more, later, twice)
