@@ -33,9 +33,9 @@ from volition.choices.worth import Interval, Log, Reach, Worth, compare, direct,
 
 __all__ = [
     "AWAY", "FAMILIES", "STAY", "Basis", "CalibrationBin", "Check", "ChoiceAutonomy", "ChoiceFit",
-    "Choices", "Comparison", "Diagnostics", "Estimate", "Interval", "Log", "OffPolicyEstimate", "OverrideRates",
-    "Parameter", "Rate", "Reach", "Trial", "Worth", "calibration", "cautions", "check_costs",
-    "check_covariates", "check_family", "check_model", "coefficients", "compare", "cross_costs",
-    "direct", "distance_autonomy", "estimate_off_policy", "fit_choices", "override_rates",
-    "parameters", "seen_cost",
+    "Choices", "Comparison", "Diagnostics", "Estimate", "Interval", "Log", "OffPolicyEstimate",
+    "OverrideRates", "Parameter", "Rate", "Reach", "Trial", "Worth", "calibration", "cautions",
+    "check_costs", "check_covariates", "check_family", "check_model", "coefficients", "compare",
+    "cross_costs", "direct", "distance_autonomy", "estimate_off_policy", "fit_choices",
+    "override_rates", "parameters", "seen_cost",
 ]  # fmt: skip
