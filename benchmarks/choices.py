@@ -26,8 +26,7 @@ from volition import (
     FixedAutonomy,
     SimulatedPopulation,
 )
-from volition.choices import ChoiceAutonomy, Choices, fit_choices, parameters
-from volition.choices.decision import MOVED, TODAY
+from volition.choices import ChoiceAutonomy, Choices, PlanName, fit_choices, parameters
 from volition.core.autonomy import Autonomy
 from volition.core.problem import Problem
 from volition.datasets import load_four_groups, load_utd19_london
@@ -220,18 +219,18 @@ def one_cover(job: tuple[int, int]) -> dict[str, bool]:
         warnings.simplefilter("ignore")
         model.fit_log(X, log, today)
     centers, labels = model._plans.moved
-    logged, worth = model.worth({MOVED: (centers, labels)}, propensity=chance)
+    logged, moved = model.compare_plans({PlanName.MOVED: (centers, labels)}, propensity=chance)
     now = float((policy * problem.expected_costs(today)).sum(1).mean())
     then = problem.distortion(centers, labels)
     for name, estimate, truth in (
-        ("saving", worth.saving, now - then),
+        ("saving", moved.saving, now - then),
         ("today, weighted", logged.weighted, now),
         ("today, doubly robust", logged.robust, now),
-        ("recommended, direct", worth.direct, then),
+        ("recommended, direct", moved.direct, then),
     ):
         if np.isfinite(estimate.low):
             hits[name] = bool(estimate.low <= truth <= estimate.high)
-    hits["no interval"] = not np.isfinite(worth.direct.low)
+    hits["no interval"] = not np.isfinite(moved.direct.low)
     return hits
 
 
@@ -274,15 +273,15 @@ def from_log() -> None:
         began = perf_counter()
         model = ChoiceClustering(25, random_state=0).fit_log(data, log, today)
         took = perf_counter() - began
-        worth = {row.name: row for row in model.worth(propensity=chance)}
+        plans = {row.name: row for row in model.compare_plans(propensity=chance)}
         known = AutonomyAwareClustering(25, autonomy=autonomy, random_state=0).fit(data)
-        found = worth[MOVED].direct
+        found = plans[PlanName.MOVED].direct
         rows.append(
             {
                 "kappa": kappa,
                 "T": T,
                 "today, nearest": problem.distortion(today, Problem(data).labels(today)),
-                "ignored, expected": worth["autonomy ignored"].direct.value,
+                "ignored, expected": plans[PlanName.IGNORED].direct.value,
                 "recommended, expected": found.value,
                 "low": found.low,
                 "high": found.high,
@@ -316,9 +315,9 @@ def one_log(job: tuple[str, int]) -> dict[str, Any]:
         model = ChoiceClustering(town.n_clusters, random_state=seed)
         model.fit_log(town.X, log, today, covariates=town.covariates)
         decision = model.decision_
-        plan = (model.cluster_centers_, None if decision.name == TODAY else model.labels_)
+        plan = (model.cluster_centers_, None if decision.name == PlanName.TODAY else model.labels_)
         options = {} if plan[1] is None else {decision.name: plan}
-        rows = model.worth(options)
+        rows = model.compare_plans(options)
         first, row = rows[0], rows[-1]
     now = town.true_cost(today, policy)
     then = now if plan[1] is None else town.true_cost(*plan)
@@ -357,7 +356,7 @@ def trust() -> None:
                 "terms": "inside" if kind in INSIDE else "outside",
                 "logs": len(mine),
                 "warned %": share("warned", mine),
-                "moved %": 100 * float(np.mean([one["plan"] == MOVED for one in mine])),
+                "moved %": 100 * float(np.mean([one["plan"] == PlanName.MOVED for one in mine])),
                 "worse than today": sum(one["worse"] for one in mine),
                 "of these without a warning": sum(one["worse"] for one in calm),
                 "cost covered, no warning %": share("cost covered", calm),

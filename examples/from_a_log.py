@@ -1,7 +1,7 @@
 """From a log to a decision: chargers that drivers do not always use as told.
 
 Run: python examples/from_a_log.py [FOLDER]. Writes drivers.csv, today.csv and answers.csv (what an
-operator has), then calibration.png and worth.png (default: here). Takes about half a minute.
+operator has), then calibration.png and plan-costs.png (default: here). Takes about half a minute.
 """
 
 import csv
@@ -23,7 +23,7 @@ from volition.choices import calibration, parameters
 from volition.core.costs import resolve_cost
 from volition.core.problem import Problem
 from volition.datasets import make_city
-from volition.plotting import plot_calibration, plot_worth
+from volition.plotting import plot_calibration, plot_plan_costs
 
 K, ROWS = 8, 12_000
 
@@ -72,9 +72,9 @@ def main() -> None:
     print("Where they go if not depends on:", ", ".join(model.fit_.away.terms))
     for p in parameters(model.fit_):
         print(f"  {p.name} = {p.value:.3f} ({p.low:.3f} to {p.high:.3f})")
-    worth = model.worth()
+    plans = model.compare_plans()
     truth = Problem(X, autonomy=drivers)
-    for row in worth:
+    for row in plans:
         cost, saving = row.expected, row.saving
         print(f"{row.name:36s} {cost.value:6.3f} ({cost.low:.3f} to {cost.high:.3f})", end="")
         print(f"  {row.basis:5s}", end="")
@@ -83,11 +83,11 @@ def main() -> None:
     reached = truth.distortion(model.cluster_centers_, model.labels_)
     best = AutonomyAwareClustering(K, autonomy=drivers, random_state=0).fit(X).distortion_
     print(f"In truth the recommended chargers cost {reached:.3f}; with known p {best:.3f}.")
-    print(model.reach())
+    print(model.extrapolation())
 
     bins = calibration(model.fit_, X, model.choices_, resolve_cost("sqeuclidean"))
     plot_calibration(bins)[0].figure.savefig(folder / "calibration.png", dpi=140)
-    plot_worth(worth).figure.savefig(folder / "worth.png", dpi=140)
+    plot_plan_costs(plans).figure.savefig(folder / "plan-costs.png", dpi=140)
 
 
 if __name__ == "__main__":

@@ -8,11 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from volition import anneal
-from volition.choices import Interval, Worth
+from volition.choices import Interval, PlanCost
 from volition.core.problem import Problem
 from volition.datasets import load_four_groups
 from volition.io.results import plain_text, safe_text, write_csv
-from volition.plotting import ClusteringDisplay, animate, plot_phase, plot_relocation, plot_worth
+from volition.plotting import (
+    ClusteringDisplay,
+    animate,
+    plot_phase,
+    plot_plan_costs,
+    plot_relocation,
+)
 from volition.plotting.clustering import clustering_info
 from volition.plotting.text import save_figure
 
@@ -123,7 +129,7 @@ def test_pictures_show_names_as_they_are(tmp_path):
     ax = plot_relocation(X, X[:2], X[2:4], np.zeros(len(X), int), names=names)
     ax.figure.savefig(tmp_path / "b.png")
     known = Interval(1.0, 0.9, 1.1)
-    ax = plot_worth([Worth("$today$", known, known, known, 100.0, known, known)], unit="$/km$")
+    ax = plot_plan_costs([PlanCost("$today$", known, known, known, known, known)], unit="$/km$")
     ax.figure.savefig(tmp_path / "c.png")
     assert ax.get_yticklabels()[0].get_text() == "$today$"
     problem = Problem(X)

@@ -15,8 +15,8 @@ from volition import ChoiceAutonomy
 from volition.choices import AWAY, STAY, Choices, check_family, fit_choices
 from volition.choices import terms as kinds
 from volition.choices.data import make_basis, make_decisions, make_scene
-from volition.choices.decision import of_other_costs
-from volition.choices.terms import KINDS, KNOTS, LARGEST, SMALLEST, TERMS, Slope, named
+from volition.choices.decision import other_readings
+from volition.choices.terms import KINDS, KNOTS, LAST_KNOT, LOG_FLOOR, TERMS, Slope, named
 from volition.core.autonomy import Chunk
 from volition.core.costs import SquaredEuclidean
 from volition.core.problem import Problem
@@ -71,8 +71,8 @@ class Town:
 
 
 def curve(theta, cost):
-    knots = np.linspace(math.log(SMALLEST), math.log(LARGEST), KNOTS)
-    return np.interp(np.log(cost + SMALLEST), knots, theta)
+    knots = np.linspace(math.log(LOG_FLOOR), math.log(LAST_KNOT), KNOTS)
+    return np.interp(np.log(cost + LOG_FLOOR), knots, theta)
 
 
 def order_of(costs):
@@ -87,7 +87,7 @@ def stay_formula(name, theta, t, i, j):
     return {
         "constant": lambda: theta[0],
         "cost": lambda: theta[0] * d,
-        "log cost": lambda: theta[0] * math.log(d + SMALLEST),
+        "log cost": lambda: theta[0] * math.log(d + LOG_FLOOR),
         "cost curve": lambda: curve(theta, d),
         "excess": lambda: theta[0] * (d - min(t.D[i])),
         "excess curve": lambda: curve(theta, d - min(t.D[i])),
@@ -105,8 +105,8 @@ def away_formula(name, theta, t, i, j, k):
     return {
         "pair": lambda: theta[0] * a,
         "entity": lambda: theta[0] * d,
-        "log pair": lambda: theta[0] * math.log(a + SMALLEST),
-        "log entity": lambda: theta[0] * math.log(d + SMALLEST),
+        "log pair": lambda: theta[0] * math.log(a + LOG_FLOOR),
+        "log entity": lambda: theta[0] * math.log(d + LOG_FLOOR),
         "pair curve": lambda: curve(theta, a),
         "entity curve": lambda: curve(theta, d),
         "cluster": lambda: theta[k],
@@ -192,7 +192,7 @@ def test_a_term_is_what_it_says(term):
 def test_beyond_what_was_seen_terms_hold_still(term):
     town = Town(4)
     theta, seen = town.theta(term), {"entity": (0.5, 1.0), "pair": (0.5, 1.0)}
-    p = town.cube(town.model(term, theta, seen=seen))
+    p = town.cube(town.model(term, theta, cost_ranges=seen))
     straight = isinstance(term, kinds.Slope | kinds.CovariateSlopes) and term.plainer is None
 
     class Held(Town):
@@ -283,8 +283,8 @@ def test_costs_that_a_log_cannot_tell_apart_are_other_readings(rows, told_apart)
     town, choices, _ = obeying_by_excess(1, 0.9)
     cost, choices = SquaredEuclidean(), choices.take(slice(rows))
     fit = fit_choices(town, choices, cost, 10.0, family=(("constant", "excess"), ("entity",)))
-    others = [one.stay.terms[1] for one in of_other_costs(fit, town, choices, cost, None)]
+    others = [one.stay.terms[1] for one in other_readings(fit, town, choices, cost, None)]
     assert ("cost" not in others) == told_apart
     assert "excess curve" in others  # a straight line is a curve too
     plain = fit_choices(town, choices, cost, 10.0, family="distance")
-    assert of_other_costs(plain, town, choices, cost, None) == []
+    assert other_readings(plain, town, choices, cost, None) == []

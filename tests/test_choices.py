@@ -35,23 +35,22 @@ from volition.choices import (
     STAY,
     Choices,
     Log,
+    PlanName,
     calibration,
-    compare,
-    direct,
+    compare_plans,
     distance_autonomy,
     fit_choices,
     parameters,
-    seen_cost,
 )
 from volition.choices.coding import make_coding
 from volition.choices.data import make_basis, make_decisions, make_scene
-from volition.choices.decision import MOVED
-from volition.choices.fit import _forward
 from volition.choices.logit import Decisions, fit_logit, log_likelihoods, scores
+from volition.choices.modelled import modelled_cost
 from volition.choices.ranked import RankedTransition, ranks
+from volition.choices.seen import expected_costs, propensities, seen_cost
+from volition.choices.selection import add_terms
 from volition.choices.terms import KNOTS
 from volition.choices.terms import TERMS as KINDS
-from volition.choices.worth import expected_costs, propensities
 from volition.core.autonomy import Chunk
 from volition.core.costs import SquaredEuclidean
 from volition.core.problem import Problem
@@ -472,12 +471,12 @@ def test_intervals_cover_about_as_often_as_they_say():
         fit = fit_choices(X4, choices, COST, UNIT, family="distance")
         for p in parameters(fit):
             covered.setdefault(p.name, []).append(p.low <= true[p.name] <= p.high)
-        now = direct(fit, X4, COST, None, today, near)
-        then = direct(fit, X4, COST, None, better.cluster_centers_, better.labels_)
+        log = Log(X4, COST, None, choices, chance)
+        now = modelled_cost(fit, log, today, near)
+        then = modelled_cost(fit, log, better.cluster_centers_, better.labels_)
         saving = now.minus(then).interval(fit)
         saved = truth.distortion(today, near) - better.distortion_
         covered.setdefault("saving", []).append(saving.low <= saved <= saving.high)
-        log = Log(X4, COST, None, choices, chance)
         both = seen_cost(log, expected_costs(fit.model, X4, COST, today), near)
         for name in ("weighted", "robust"):
             interval = getattr(both, name)
@@ -494,12 +493,13 @@ def test_the_gradient_of_a_direct_estimate_is_that_of_finite_differences():
     fit = fit_choices(X4, choices, COST, UNIT, family=(("constant", "cost"), ("pair", "entity")))
     Y = choices.layouts[0]
     policy = np.full((len(X4), 4), 0.25)
-    found = direct(fit, X4, COST, None, Y, policy)
+    log = Log(X4, COST, None, choices, np.ones(2000))
+    found = modelled_cost(fit, log, Y, policy)
     assert_allclose(found.value, Problem(X4, autonomy=fit.model).expected_costs(Y).mean())
     for n in range(2):
         shifted = fit.stay.coefficients.copy()
         shifted[n] += 1e-6
-        stay = {t: shifted[where] for t, where in fit.stay.places.items()}
+        stay = {t: shifted[where] for t, where in fit.stay.slices.items()}
         other = fit.model.with_coefficients(stay, fit.model.away)
         value = Problem(X4, autonomy=other).expected_costs(Y).mean()
         assert_allclose((value - found.value) / 1e-6, found.gradient[n], rtol=1e-4)
@@ -512,7 +512,7 @@ def test_weighting_is_refused_where_the_log_has_not_seen_enough():
     fit = fit_choices(X4, choices, COST, UNIT, family="distance")
     far = today[[1, 2, 3, 0]]
     options = {"today": (today, near), "swapped": (far, Problem(X4).labels(far))}
-    rows = compare(fit, Log(X4, COST, None, choices, chance), options)
+    rows = compare_plans(fit, Log(X4, COST, None, choices, chance), options)
     assert not np.isnan(rows[0].robust.value)
     assert np.isnan(rows[1].robust.value)
     assert not np.isnan(rows[1].direct.value)
@@ -586,7 +586,7 @@ def test_the_learner_resumes_exactly(tmp_path):
         ChoiceClustering(4, family="distance").resume(path)
 
 
-def test_a_log_leads_to_centres_and_their_worth():
+def test_a_log_leads_to_centres_and_their_costs():
     autonomy = DistanceAutonomy(0.3, temperature=0.01)
     today = AutonomyAwareClustering(4, random_state=0).fit(X4).cluster_centers_
     choices, chance, _ = logged(X4, autonomy, today, 8000)
@@ -594,19 +594,19 @@ def test_a_log_leads_to_centres_and_their_worth():
     log["entity"] = choices.entities
     model = ChoiceClustering(4, random_state=0).fit_log(X4, log, today)
     assert gap(model, autonomy, 0.06965) < 0.2
-    rows = {row.name: row for row in model.worth(propensity=chance)}
+    rows = {row.name: row for row in model.compare_plans(propensity=chance)}
     truth = Problem(X4, autonomy=autonomy)
-    assert model.decision_.name == MOVED
+    assert model.decision_.name == PlanName.MOVED
     assert not model.decision_.doubts
-    found = rows[MOVED].expected
+    found = rows[PlanName.MOVED].expected
     reached = truth.distortion(model.cluster_centers_, model.labels_)
     assert found.low < reached < found.high
-    assert rows[MOVED].saving_if_ignored.low > 0
+    assert rows[PlanName.MOVED].saving_if_ignored.low > 0
     for wrong, says in ((chance[:5], "one number for each"), (0 * chance, "propensity is 0 at")):
         with pytest.raises(ValueError, match=says):
-            model.worth(propensity=wrong)
-    assert "never moved" in str(model.reach())
-    assert model.reach().n_layouts == 1
+            model.compare_plans(propensity=wrong)
+    assert "never moved" in str(model.extrapolation())
+    assert model.extrapolation().n_layouts == 1
 
 
 def test_a_log_may_have_several_sets_of_centres():
@@ -619,7 +619,7 @@ def test_a_log_may_have_several_sets_of_centres():
         "layout": choices.layout,
     }
     model = ChoiceClustering(4, random_state=0).fit_log(X4, log, choices.layouts)
-    assert model.reach().n_layouts == 3
+    assert model.extrapolation().n_layouts == 3
     assert_allclose(model.choices_.layout, choices.layout)
 
 
@@ -637,7 +637,7 @@ def test_bad_input_gets_a_clear_sentence():
     with pytest.raises(ValueError, match="is 'van' for every entity"):
         ChoiceClustering(4).start(X4, covariates=np.array(["van"] * len(X4)))
     with pytest.raises(ValueError, match="call fit_log first"):
-        ChoiceClustering(4).start(X4).worth()
+        ChoiceClustering(4).start(X4).compare_plans()
     log = {"entity": [0], "prescribed": [0], "realized": [1]}
     with pytest.raises(ValueError, match="n_clusters=3, but the log was recorded with 4"):
         ChoiceClustering(3).fit_log(X4, log, X4[:4])
@@ -671,7 +671,7 @@ def test_today_is_what_was_logged_whoever_prescribed_it():
     model = ChoiceClustering(4, family="distance", random_state=0).fit_log(X4, log, TODAY)
     pi = 0.9 * np.eye(4)[policy] + 0.025
     truth = float((pi * Problem(X4, autonomy=NEAR).expected_costs(TODAY)).sum(1).mean())
-    today = model.worth({})[0]
+    today = model.compare_plans({})[0]
     assert today.direct.low < truth < today.direct.high
     assert today.weighted.low < truth < today.weighted.high
 
@@ -685,7 +685,7 @@ def test_today_is_the_last_set_of_centres():
     model = ChoiceClustering(4, family="distance", random_state=0).fit_log(X4, log, sets)
     policy = 0.9 * np.eye(4)[near] + 0.025
     truth = float((policy * Problem(X4, autonomy=NEAR).expected_costs(TODAY)).sum(1).mean())
-    today = model.worth({})[0]
+    today = model.compare_plans({})[0]
     assert today.weighted.low < truth < today.weighted.high
     assert today.direct.low < truth < today.direct.high
     with pytest.raises(ValueError, match="2 layouts, but centers holds one set"):
@@ -693,7 +693,7 @@ def test_today_is_the_last_set_of_centres():
     people = SimulatedPopulation(X4, NEAR, random_state=0)
     model.partial_fit(population=people, n_interactions=128)
     with pytest.raises(ValueError, match="call fit_log first"):
-        model.worth()
+        model.compare_plans()
 
 
 def test_a_log_that_tells_little_says_so():
@@ -779,9 +779,9 @@ def test_a_curve_that_stood_in_for_another_term_is_straightened():
         return np.full(50, worth[asked[-1]])
 
     sizes = {"pair": 1, "entity": 1, "pair curve": 24, "table": 36}
-    terms, _ = _forward(
+    terms, _ = add_terms(
         "away", (), list(sizes), likelihood, lambda terms: sum(sizes[t] for t in terms),
-        np.arange(50), [],
+        np.arange(50),
     )  # fmt: skip
     assert set(terms) == {"pair", "entity"}
     # What did harm is not tried with every other term again.

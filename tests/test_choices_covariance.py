@@ -9,13 +9,14 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from scipy.special import expit, logit
 
-from volition.choices import Choices, direct, fit_choices
+from volition.choices import Choices, Log, fit_choices
 from volition.choices.logit import (
     Decisions,
     cautious_covariance,
     fit_logit,
     robust_covariance,
 )
+from volition.choices.modelled import modelled_cost
 from volition.core.costs import SquaredEuclidean
 from volition.core.problem import Problem
 from volition.datasets import load_four_groups
@@ -48,7 +49,8 @@ def test_the_error_of_an_expected_cost_with_ranks_is_that_of_a_bootstrap_of_enti
     """Constant and ranks go against each other: their errors cancel in any cost."""
     X, choices, near = loyal_log(2500, 300, seed)
     fit = fit_choices(X, choices, COST, UNIT, family=RANKED)
-    expected = direct(fit, X, COST, None, TODAY, near)
+    log = Log(X, COST, None, choices, np.ones(2500))
+    expected = modelled_cost(fit, log, TODAY, near)
     interval = expected.interval(fit)
     error = (interval.high - interval.low) / (2 * 1.96)
     rng = np.random.default_rng(seed)
@@ -57,7 +59,7 @@ def test_the_error_of_an_expected_cost_with_ranks_is_that_of_a_bootstrap_of_enti
     for _ in range(80):
         some = np.concatenate([rows[i] for i in rng.integers(0, len(X), len(X))])
         other = fit_choices(X, choices.take(some), COST, UNIT, family=RANKED)
-        again.append(direct(other, X, COST, None, TODAY, near).value)
+        again.append(modelled_cost(other, log, TODAY, near).value)
     # 80 resamples know the error to 8 %.
     assert_allclose(error, np.std(again), rtol=0.25)
 
@@ -76,7 +78,7 @@ def test_one_answer_of_each_and_nothing_but_ranks_is_a_share_per_rank():
     for r in range(4):
         n, share = (rank == r).sum(), stays[rank == r].mean()
         g = np.zeros(5)
-        g[stay.places["constant"]], g[stay.places["rank"].start + r] = 1, 1
+        g[stay.slices["constant"]], g[stay.slices["rank"].start + r] = 1, 1
         assert_allclose(g @ stay.coefficients, logit(share), atol=0.02)
         # Few go by chance against the plain error: a few per cent above, never below.
         ratio = np.sqrt(g @ stay.covariance @ g * n * share * (1 - share))

@@ -16,7 +16,7 @@ import pytest
 
 from volition.choices.logit import (
     Decisions,
-    LogitEstimate,
+    LogitFit,
     fit_logit,
     log_likelihoods,
     robust_covariance,
@@ -39,7 +39,7 @@ def decisions_of(features, chosen, open_=None):
     return Decisions(index, features, open_, chosen, np.ones(m), P)
 
 
-def fitted(decisions) -> tuple[LogitEstimate, float]:
+def fitted(decisions) -> tuple[LogitFit, float]:
     """Return the estimate without a penalty, and its log-likelihood."""
     estimate = fit_logit(decisions, np.zeros(decisions.n_coefficients))
     assert estimate.converged

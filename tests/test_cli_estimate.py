@@ -1,4 +1,4 @@
-"""``volition estimate`` as a user meets it: a log in, a model, centres and their worth out."""
+"""``volition estimate`` as a user meets it: a log in, a model, centres and their costs out."""
 
 from __future__ import annotations
 
@@ -62,13 +62,14 @@ def test_a_log_leads_to_a_decision(run, folder):
     written = {path.name for path in (folder / "r").iterdir()}
     assert written == {
         "autonomy.safetensors", "estimates.csv", "parameters.csv", "models.csv", "centers.csv",
-        "moves.csv", "assignments.csv", "summary.json", "calibration.png", "worth.png", "map.png",
+        "moves.csv", "assignments.csv", "summary.json", "calibration.png", "plan-costs.png",
+        "map.png",
     }  # fmt: skip
     summary = json.loads((folder / "r" / "summary.json").read_text())
     assert summary["n_choices"] == 4000
-    worth = summary["worth"]
+    plans = summary["plans"]
     assert summary["recommended"]["name"] == "moved centres"
-    assert worth["moved centres"]["expected"] < worth["autonomy ignored"]["expected"]
+    assert plans["moved centres"]["expected"] < plans["autonomy ignored"]["expected"]
     assert "* Recommended: moved centres." in out
     assert "Overrides: " in out
     assert "van = 1" in out
@@ -104,7 +105,7 @@ def test_fit_takes_the_model_that_was_learned(run, folder):
     assert (code, err) == (0, "")
     assert "1800 entities (x, y)" in out  # the covariate is no coordinate
     found = json.loads((folder / "f" / "summary.json").read_text())["distortion"]
-    expected = json.loads((folder / "r" / "summary.json").read_text())["worth"]["moved centres"]
+    expected = json.loads((folder / "r" / "summary.json").read_text())["plans"]["moved centres"]
     assert found == pytest.approx(expected["expected"], rel=1e-3)
 
 
@@ -187,7 +188,7 @@ def test_several_sets_of_centres(run, folder):
     known = AutonomyAwareClustering(4, autonomy=truth, random_state=0).fit(X).distortion_
     centers = np.loadtxt(folder / "r3" / "centers.csv", delimiter=",", skiprows=1)[:, 1:]
     assert Problem(X, autonomy=truth).distortion(centers) < 1.01 * known
-    assert reached["reach"]["n_layouts"] == 3
+    assert reached["extrapolation"]["n_layouts"] == 3
 
 
 def test_rows_without_an_answer_are_counted(run, folder):
@@ -244,7 +245,7 @@ def test_covariates_may_be_text(command, monkeypatch, town):
     code, _, err = command(*words, "--autonomy", "k/autonomy.safetensors", "--out", "f")
     assert (code, err) == (0, "")
     found = json.loads((folder / "f" / "summary.json").read_text())["distortion"]
-    expected = json.loads((folder / "k" / "summary.json").read_text())["worth"]["moved centres"]
+    expected = json.loads((folder / "k" / "summary.json").read_text())["plans"]["moved centres"]
     assert found == pytest.approx(expected["expected"], rel=1e-3)
     changed = (folder / "s.csv").read_text().replace(",van,", ",tram,")
     (folder / "t.csv").write_text(changed)
@@ -255,7 +256,7 @@ def test_covariates_may_be_text(command, monkeypatch, town):
     words = (*TOWN, "--log", "log.csv", "--covariates", "plate", "--out", "none")
     code, _, err = command(*words, "--numbered-from", 0)
     assert code == 2
-    assert "covariate 'plate' holds 300 different texts; at most 20 are told apart" in err
+    assert "covariate 'plate' holds 300 different texts; at most 20 are allowed" in err
     (folder / "t.csv").write_text(changed.replace(",tram,", ",7,"))
     words = (*TOWN, "--log", "log.csv", "--covariates", "kind", "--out", "none")
     code, _, err = command(*words, "--numbered-from", 0, "--entities", "t.csv")
@@ -298,7 +299,7 @@ def test_rows_without_an_answer_are_a_caution_beside_the_figures(run, folder, ev
     assert out.count(f"{share} of the rows have no answer: if those who override answer less") == 1
     assert judged == ("no cost has an interval" not in out)
     summary = json.loads((folder / f"some{every}" / "summary.json").read_text())
-    assert (summary["worth"]["today"]["expected_low"] is not None) == judged
+    assert (summary["plans"]["today"]["expected_low"] is not None) == judged
 
 
 def test_what_is_assumed_without_propensities_is_said_beside_the_figures(run, folder):

@@ -55,7 +55,7 @@ LEARN = ("learn", *WORDS, "--out", "r")
 
 
 def figures(folder):
-    return json.loads((folder / "r" / "summary.json").read_text())["worth"]["today"]["direct"]
+    return json.loads((folder / "r" / "summary.json").read_text())["plans"]["today"]["direct"]
 
 
 # -- the order of centres ---------------------------------------------------------------------

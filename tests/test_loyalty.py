@@ -22,7 +22,7 @@ from volition import (
     save_model,
 )
 from volition.choices import Choices
-from volition.choices.loyalty import LEVELS, STEPS, fit_loyalty, loyalty_if_clear
+from volition.choices.loyalty import EM_STEPS, LEVELS, fit_loyalty, loyalty_if_clear
 from volition.core.autonomy import RowAutonomy
 from volition.core.problem import Problem
 
@@ -171,8 +171,11 @@ def in_full(choices, p, n):
     for row, (i, k) in enumerate(zip(choices.entities, choices.realized, strict=True)):
         likely[i] += free[row]
         likely[i, k] += gain[row]
-    shares, seen = np.full(len(LEVELS), 1 / len(LEVELS)), np.unique(choices.entities)
-    for _ in range(STEPS):
+    shares, seen = (
+        np.full(len(LEVELS), 1 / len(LEVELS)),
+        np.unique(choices.entities),
+    )
+    for _ in range(EM_STEPS):
         posterior = likely[seen] + np.log(np.maximum(shares, 1e-300) / K)
         posterior = np.exp(posterior - logsumexp(posterior, axis=(1, 2), keepdims=True))
         shares = posterior.sum((0, 1)) / len(seen)

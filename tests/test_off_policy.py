@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from volition.choices.off_policy import cautions, estimate_off_policy
+from volition.choices.off_policy import estimate_off_policy, weight_cautions
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def test_the_thompson_policy_from_the_random_log_is_as_published(bandit):
     assert_allclose(d.effective_rows, 1640, atol=5)
     assert_allclose(d.largest_weight, 19.7, atol=0.05)
     assert_allclose(d.mean_weight, 0.953, atol=5e-4)
-    assert cautions(d) == []
+    assert weight_cautions(d) == []
     own = thompson["click"].mean()
     for estimate in found[:2]:
         assert 0 <= estimate.low < own < estimate.high
@@ -48,7 +48,7 @@ def test_the_random_policy_from_the_thompson_log_is_to_be_doubted(bandit):
     d = found.diagnostics
     assert_allclose(d.effective_rows, 340, atol=1)
     assert_allclose(d.largest_weight, 278, atol=0.5)
-    said = " ".join(cautions(d))
+    said = " ".join(weight_cautions(d))
     assert "only 340 (3.4 %) are effective" in said
     assert "up to 278" in said
     # Cutting weights moves it towards what the random log itself has, 0.0038.
@@ -63,7 +63,7 @@ def test_wrong_propensities_show_in_the_mean_weight(bandit):
     random, _ = bandit
     wrong = 1 / 60  # as if there were 60 items, not 80
     found = estimate_off_policy(random["bts_probability"] / wrong, random["click"])
-    assert "mean weight is 0.715" in " ".join(cautions(found.diagnostics))
+    assert "mean weight is 0.715" in " ".join(weight_cautions(found.diagnostics))
 
 
 def test_weights_of_one_are_a_plain_mean():
@@ -78,7 +78,7 @@ def test_weights_of_one_are_a_plain_mean():
     assert_allclose(d[:4], [200, 200, 200, 200])
     assert d.mean_weight_error < 1e-12
     assert d.clipped == ()
-    assert cautions(d) == []
+    assert weight_cautions(d) == []
 
 
 def test_one_of_two_groups_is_the_mean_of_that_group():
@@ -136,7 +136,7 @@ def test_benign_weights_are_covered_and_hardly_ever_doubted():
     for _ in range(150):
         for weight, value, truth in benign(rng, 1000):
             found = estimate_off_policy(weight, value)
-            doubted.append(bool(cautions(found.diagnostics)))
+            doubted.append(bool(weight_cautions(found.diagnostics)))
             if truth is not None:
                 inside.append(found.self_normalized.low < truth < found.self_normalized.high)
     assert np.mean(doubted) < 0.05
@@ -154,7 +154,7 @@ def test_weights_with_long_tails_are_doubted_and_get_wider_intervals(sigma):
         value = np.exp(0.3 * z) + 0.5 * rng.standard_normal(3000)
         found = estimate_off_policy(np.exp(sigma * z - sigma**2 / 2), value)
         estimate = found.self_normalized
-        doubted.append(bool(cautions(found.diagnostics)))
+        doubted.append(bool(weight_cautions(found.diagnostics)))
         inside.append(estimate.low < truth < estimate.high)
         normal.append(abs(estimate.value - truth) < 1.96 * estimate.error)
     assert np.mean(doubted) > 0.95
@@ -165,24 +165,24 @@ def test_a_log_that_never_tried_the_plan_says_nothing():
     found = estimate_off_policy(np.zeros(50), np.ones(50))
     assert np.isnan(found.inverse_propensity).all()
     assert np.isnan(found.self_normalized).all()
-    assert "never tried" in cautions(found.diagnostics)[0]
+    assert "never tried" in weight_cautions(found.diagnostics)[0]
 
 
 def test_values_that_are_all_alike_are_not_certain():
     """No click in 200 rows is not a click rate of exactly zero."""
     found = estimate_off_policy(np.ones(200), np.zeros(200))
     assert np.isnan(found.self_normalized.high)
-    assert "cannot be said" in " ".join(cautions(found.diagnostics))
+    assert "cannot be said" in " ".join(weight_cautions(found.diagnostics))
     alone = estimate_off_policy(np.ones(200), np.arange(200.0), np.zeros(200))
     assert np.isnan(alone.self_normalized.high)
-    assert "cannot be said" in " ".join(cautions(alone.diagnostics))
+    assert "cannot be said" in " ".join(weight_cautions(alone.diagnostics))
 
 
 def test_one_entity_with_most_of_the_weight_is_named():
     who = np.concatenate([np.zeros(200), np.arange(1, 801)])
     weight = np.where(who == 0, 2.5, 0.625)
     found = estimate_off_policy(weight, np.arange(1000.0), who)
-    assert "of one entity, make up 100 %" in " ".join(cautions(found.diagnostics))
+    assert "of one entity, make up 100 %" in " ".join(weight_cautions(found.diagnostics))
 
 
 def test_bad_input_gets_one_sentence():

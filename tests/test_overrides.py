@@ -9,7 +9,8 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.special import expit
 
-from volition.choices import Choices, cautions, fit_choices, override_rates
+from volition.choices import Choices, override_rates
+from volition.choices.report import log_cautions
 from volition.core.costs import SquaredEuclidean
 
 COST = SquaredEuclidean()
@@ -165,7 +166,6 @@ def test_cautions_say_how_many_and_do_not_round_up_to_all():
     realized = prescribed.copy()
     realized[5] = (realized[5] + 1) % 3
     log = Choices(who, prescribed, realized, none, LINE)
-    fit = fit_choices(X, log, COST, 1.0, family="distance")
-    few, same = cautions(fit, X, log, COST)
+    few, same = log_cautions(X, log, COST)
     assert few.startswith("Only 1 of 600 choices was an override:")
     assert same.startswith("In 99.8 % of the choices the nearest centre was prescribed:")

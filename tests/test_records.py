@@ -211,7 +211,7 @@ def test_unknown_entities_are_skipped_and_counted():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model.fit_log(X3, log, Y2, skip_unknown=True)
-        assert len(model.worth()) == 5  # each row has kept its own propensity
+        assert len(model.compare_plans()) == 5  # each row has kept its own propensity
     with pytest.raises(ValueError, match="entity 5 at row 0"):
         LoggedPopulation({**log, "entity": [5, 6, 7, 8]}, X3, Y2, skip_unknown=True)
 

@@ -20,20 +20,16 @@ from volition import (
     load_model,
     save_model,
 )
-from volition.choices import Choices, fit_choices
+from volition.choices import Choices, Log, PlanName, compare_plans, fit_choices
 from volition.choices.checks import check_model, dependence, lack_of_fit
-from volition.choices.decision import BEST, MOVED, NEAREST, TODAY
-from volition.choices.sequence import crowds, memory, told_again
-from volition.choices.worth import (
+from volition.choices.modelled import liked_by_place, modelled_cost
+from volition.choices.seen import (
     ExpectedCosts,
-    Log,
-    compare,
-    direct,
     expected_costs,
     fixed_prescriptions,
-    liked_by_place,
     seen_cost,
 )
+from volition.choices.sequence import crowds, memory, told_again
 from volition.core.costs import SquaredEuclidean
 from volition.core.problem import Problem
 from volition.datasets import load_four_groups
@@ -69,21 +65,21 @@ def recommended(kind, seed, n=300, K=5, m=2000, **options):
 def test_where_the_log_contradicts_the_model_the_centres_stay_and_a_sentence_says_why(kind):
     town, policy, today, model, said = recommended(kind, 3)
     assert any("The log contradicts the model" in sentence for sentence in said)
-    assert model.decision_.name in (TODAY, NEAREST, BEST)
+    assert model.decision_.name in (PlanName.TODAY, PlanName.NEAREST, PlanName.BEST)
     np.testing.assert_array_equal(model.cluster_centers_, today)
-    rows = {row.name: row for row in model.worth()}
-    moved = rows[MOVED]
+    rows = {row.name: row for row in model.compare_plans()}
+    moved = rows[PlanName.MOVED]
     assert moved.basis == "guess"
     assert np.isnan([moved.direct.low, moved.direct.high, moved.saving.low]).all()
-    if model.decision_.name != TODAY:
+    if model.decision_.name != PlanName.TODAY:
         assert town.true_cost(today, model.labels_) < town.true_cost(today, policy)
 
 
 def test_a_model_that_holds_moves_the_centres_and_its_interval_holds_the_truth():
     town, policy, today, model, said = recommended("near the entity", 0)
-    assert model.decision_.name == MOVED
+    assert model.decision_.name == PlanName.MOVED
     assert not any("contradicts" in sentence for sentence in said)
-    row = next(row for row in model.worth() if row.name == MOVED)
+    row = next(row for row in model.compare_plans() if row.name == PlanName.MOVED)
     then = town.true_cost(model.cluster_centers_, model.labels_)
     now = town.true_cost(today, policy)
     assert row.expected.low < then < row.expected.high
@@ -124,7 +120,7 @@ def test_centres_stay_on_the_map():
 def test_terms_hold_still_beyond_costs_that_were_seen():
     _, _, today, model, _ = recommended("near the entity", 1)
     seen = model.fit_.model
-    low, high = seen.seen["entity"]
+    low, high = seen.cost_ranges["entity"]
     far = today + 100 * np.sqrt(high * seen.cost_unit)
     p = Problem(model.entities_.X, autonomy=seen).conditional(far, np.zeros(300, dtype=int))
     # All are equally far beyond what was seen, so that no slope tells them apart.
@@ -137,8 +133,10 @@ def test_a_saved_decision_is_the_same_after_loading(tmp_path):
     again = load_model(save_model(model, tmp_path / "m.safetensors"))
     assert again.decision_ == model.decision_
     assert again.checks_ == model.checks_
-    assert [row.name for row in again.worth()] == [row.name for row in model.worth()]
-    for a, b in zip(again.worth(), model.worth(), strict=True):
+    assert [row.name for row in again.compare_plans()] == [
+        row.name for row in model.compare_plans()
+    ]
+    for a, b in zip(again.compare_plans(), model.compare_plans(), strict=True):
         np.testing.assert_allclose(a.expected, b.expected)
 
 
@@ -271,7 +269,7 @@ def test_a_plan_that_is_what_was_done_saves_nothing():
         warnings.simplefilter("ignore")
         model = ChoiceClustering(3, random_state=0)
         model.fit_log(town, log | {"propensity": np.ones(1000)}, today)
-        first, row = model.worth({"nearest": (today, near)})
+        first, row = model.compare_plans({"nearest": (today, near)})
     assert tuple(row.saving) == (0.0, 0.0, 0.0)
     np.testing.assert_allclose(row.expected.value, first.expected.value)
 
@@ -345,7 +343,7 @@ def test_options_that_rest_on_extrapolation_have_no_interval():
     _, _, today, model, _ = recommended("near the entity", 0)
     far = today.copy()
     far[0] += 40
-    row = model.worth({"far": (far, np.zeros(300, dtype=int))})[-1]
+    row = model.compare_plans({"far": (far, np.zeros(300, dtype=int))})[-1]
     assert row.basis == "guess"
     assert np.isnan([row.expected.low, row.saving.high]).all()
 
@@ -417,11 +415,11 @@ def test_entities_that_remember_keep_a_log_from_judging_other_plans():
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         model = ChoiceClustering(2, random_state=0).fit_log(town.X, log, today)
-        rows = {row.name: row for row in model.worth()}
-    assert model.decision_.name == TODAY
+        rows = {row.name: row for row in model.compare_plans()}
+    assert model.decision_.name == PlanName.TODAY
     assert any("The order of the log matters" in str(w.message) for w in caught)
-    assert rows[TODAY].expected.low < now < rows[TODAY].expected.high
-    for name in (NEAREST, BEST, MOVED):
+    assert rows[PlanName.TODAY].expected.low < now < rows[PlanName.TODAY].expected.high
+    for name in (PlanName.NEAREST, PlanName.BEST, PlanName.MOVED):
         row = rows[name]
         assert row.basis == "guess"
         assert np.isnan([row.expected.low, row.robust.low, row.saving.high]).all()
@@ -577,8 +575,8 @@ def test_days_count_where_the_last_centres_stood_for_few_of_them(moves, parts):
         if parts < 5:
             assert np.isnan([seen.saving.low, seen.robust.low, seen.weighted.low]).all()
             fit = fit_choices(town, choices, SquaredEuclidean(), 10.0, family=(("constant",), ()))
-            options = {TODAY: (layouts[-1], None), NEAREST: (layouts[-1], near)}
-            today, nearest = compare(fit, log, options, costs=costs, days=True)
+            options = {PlanName.TODAY: (layouts[-1], None), PlanName.NEAREST: (layouts[-1], near)}
+            today, nearest = compare_plans(fit, log, options, costs=costs, days=True)
             assert (today.basis, nearest.basis) == ("seen", "guess")
             assert np.isnan([today.expected.low, nearest.expected.low, nearest.saving.low]).all()
             return
@@ -685,13 +683,13 @@ def test_a_liking_may_stay_at_its_place(twice):
         log["layout"] = np.arange(len(log["entity"])) * 2 // len(log["entity"])
     model = ChoiceClustering(5, family=(("constant",), ("cluster",)), random_state=0)
     model.fit_log(town, log, centers)
-    rows = {row.name: row for row in model.worth()}
-    moved, plan = rows[MOVED], model._plans.moved
+    rows = {row.name: row for row in model.compare_plans()}
+    moved, plan = rows[PlanName.MOVED], model._plans.moved
     saved = cost(today, policy) - cost(plan[0], np.eye(5)[plan[1]])
     assert saved < 0 < moved.saving.value
     assert moved.saving.low < 0
     assert moved.saving.low < rows["autonomy ignored"].saving.high
-    assert model.decision_.name in (TODAY, NEAREST, BEST)
+    assert model.decision_.name in (PlanName.TODAY, PlanName.NEAREST, PlanName.BEST)
     assert "its place cannot be known" in model.decision_.reason
 
 
@@ -701,7 +699,7 @@ def test_a_centre_that_hardly_moves_keeps_its_liking():
     model.fit_log(town, log, today)
     near, labels = today + 0.01, squared(town, today).argmin(1)
     placed = liked_by_place(model.fit_, model._plans.log(), near, labels)
-    plain = direct(model.fit_, town, SquaredEuclidean(), None, near, labels)
+    plain = modelled_cost(model.fit_, model._plans.log(), near, labels)
     for one in placed:
         assert one.value == pytest.approx(plain.value)
         np.testing.assert_allclose(one.gradient, plain.gradient)
@@ -735,17 +733,17 @@ def test_where_each_is_told_the_same_for_ever_no_other_plan_is_judged(tmp_path):
         warnings.simplefilter("always")
         model.fit_log(town, log, today)
     assert any("a column 'propensity' is needed" in str(w.message) for w in caught)
-    assert model.decision_.name == TODAY
-    first, *others = model.worth()
+    assert model.decision_.name == PlanName.TODAY
+    first, *others = model.compare_plans()
     assert np.isfinite(first.expected).all()
     for row in others:
         assert row.basis == "guess"
         assert np.isnan([row.expected.low, row.saving.low, row.robust.low, row.direct.low]).all()
     again = load_model(save_model(model, tmp_path / "m.safetensors"))
-    assert all(row.basis == "guess" for row in again.worth()[1:])
+    assert all(row.basis == "guess" for row in again.compare_plans()[1:])
     # Propensities that are known are another matter.
-    known = {row.name: row for row in model.worth(propensity=np.full(2000, 0.775))}
-    assert known[NEAREST].basis == "seen"
+    known = {row.name: row for row in model.compare_plans(propensity=np.full(2000, 0.775))}
+    assert known[PlanName.NEAREST].basis == "seen"
 
 
 def test_prescriptions_that_are_drawn_anew_are_rarely_taken_for_fixed():
@@ -794,10 +792,10 @@ def test_many_rows_without_an_answer_are_a_caution_and_more_are_no_basis(
     assert sum(words in sentence for sentence in beside) == said
     assert bool(model.decision_.doubts) == (not judged)
     again = load_model(save_model(model, tmp_path / "m.safetensors"))
-    for rows in (model.worth(), again.worth()):
+    for rows in (model.compare_plans(), again.compare_plans()):
         assert np.isfinite(rows[0].expected.low) == judged
         assert np.isfinite([row.saving.low for row in rows[1:3]]).all() == judged
-    assert judged or model.decision_.name == TODAY
+    assert judged or model.decision_.name == PlanName.TODAY
 
 
 def test_what_is_assumed_where_there_are_no_propensities_is_said_and_is_no_warning():
@@ -831,7 +829,7 @@ def test_large_and_small_units_change_nothing(unit):
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             model.fit_log(town * size, log, today * size)
-        rows.append([row.expected for row in model.worth()])
+        rows.append([row.expected for row in model.compare_plans()])
     np.testing.assert_allclose(np.array(rows[1]) / unit**2, rows[0], rtol=1e-6)
 
 

@@ -24,8 +24,8 @@ from volition import (
     load_model,
     save_model,
 )
+from volition.choices import Interval, PlanCost
 from volition.choices.comparison import Comparison
-from volition.choices.worth import Interval, Worth
 from volition.core.display import places
 
 HOSTILE = ["<script>alert('x')</script>", "a\x1b[31m&\u202eb\x07"]
@@ -223,31 +223,31 @@ def test_a_log_shows_names_and_the_plan(from_log):
         assert "<b>mall</b>" in shown
         assert r"port\x1b]0;owned\x07" in shown
         assert "1500 answers" in shown
-    low, high = from_log.worth()[-1].expected[1:]
+    low, high = from_log.compare_plans()[-1].expected[1:]
     assert from_log.decision_.name == "moved centres"
     assert f"{low:.4g} to {high:.4g}" in text
 
 
 def test_options_are_an_aligned_table(from_log):
-    worth = from_log.worth({"<i>mine\x1b[2J": (X[3:6], np.zeros(90, dtype=int))})
-    assert len(worth) == 2
-    assert [row.name for row in worth] == ["today", "<i>mine\x1b[2J"]
-    assert worth[1] is worth[-1]
-    assert isinstance(worth[0], Worth)
-    text = repr(worth)
+    plans = from_log.compare_plans({"<i>mine\x1b[2J": (X[3:6], np.zeros(90, dtype=int))})
+    assert len(plans) == 2
+    assert [row.name for row in plans] == ["today", "<i>mine\x1b[2J"]
+    assert plans[1] is plans[-1]
+    assert isinstance(plans[0], PlanCost)
+    text = repr(plans)
     check_harmless(text)
     lines = text.splitlines()
     assert len(lines) == 4
     assert r"<i>mine\x1b[2J" in text
-    page = check_page(worth._repr_html_())
+    page = check_page(plans._repr_html_())
     assert "i" not in page.tags
-    for row in worth:
+    for row in plans:
         for value in (row.expected.value, row.expected.low):
             assert f"{value:.4g}" in text
             assert f"{value:.4g}" in " ".join(page.cells)
-    saving = worth[1].saving
+    saving = plans[1].saving
     assert f"{saving.low:.4g} to {saving.high:.4g}" in " ".join(page.cells)
-    share = 100 * saving.value / worth[0].expected.value
+    share = 100 * saving.value / plans[0].expected.value
     assert f"{share:.3g}" in text
     assert "squared units" in text
 
@@ -255,7 +255,7 @@ def test_options_are_an_aligned_table(from_log):
 def test_columns_of_a_table_stand_below_each_other():
     none = Interval(math.nan, math.nan, math.nan)
     rows = [
-        Worth(name, Interval.around(cost, 1.0), none, none, math.nan, saving, none)
+        PlanCost(name, Interval.around(cost, 1.0), none, none, saving, none)
         for name, cost, saving in (
             ("today", 1000.0, Interval(0.0, 0.0, 0.0)),
             ("\u6e2f\u53e3", 7.0, Interval.around(993.0, 2.0)),

@@ -29,7 +29,7 @@ from volition.choices import Basis, Check, ChoiceFit, Trial
 from volition.choices.coding import Coding
 from volition.choices.decision import Decision
 from volition.choices.fit import Part
-from volition.choices.worth import ExpectedCosts
+from volition.choices.seen import ExpectedCosts
 from volition.core.autonomy import Autonomy, CallableAutonomy, RowAutonomy
 from volition.core.costs import Haversine, SquaredEuclidean
 from volition.io.files import checksum, reading
@@ -143,7 +143,7 @@ def network(head="choices", double=False):
 
 def choices(**more):
     stay, away = {"constant": [2.0], "cost": [-0.5]}, {"pair": [-1.0]}
-    return ChoiceAutonomy(stay, away, cost_unit=3.0, seen={"stay": (0.0, 2.0)}, **more)
+    return ChoiceAutonomy(stay, away, cost_unit=3.0, cost_ranges={"stay": (0.0, 2.0)}, **more)
 
 
 def fitted():

@@ -14,6 +14,8 @@ from volition.io.serialization import registered
 
 #: different texts that a covariate may have
 MOST_LEVELS = 20
+#: covariates are squared
+LARGEST_COVARIATE = 1e100
 
 
 @registered
@@ -21,7 +23,7 @@ class Coding(NamedTuple):
     """How covariates become numbers, so that those of other entities become the same."""
 
     columns: tuple[str, ...]
-    levels: dict[str, list[str]]  # of columns that hold text, sorted; the first is all noughts
+    levels: dict[str, list[str]]  # of columns that hold text, sorted; the first is all zeros
 
     @property
     def names(self) -> list[str]:
@@ -39,17 +41,13 @@ class Coding(NamedTuple):
         """
         columns = named_columns(covariates, n)
         if _names(covariates) is not None and self.columns != _unnamed(len(self.columns)):
-            wrong = [
-                f"{shortened(name)} is missing" for name in self.columns if name not in columns
-            ]
-            wrong += [
-                f"{shortened(name)} is unknown" for name in columns if name not in self.columns
-            ]
-            if wrong:
-                raise ValueError(
-                    f"covariates must have the columns of the model, {a_few(self.columns)}, but "
-                    f"{wrong[0]}."
-                )
+            for name in (*self.columns, *columns):
+                if name not in columns or name not in self.columns:
+                    what = "missing" if name in self.columns else "unknown"
+                    raise ValueError(
+                        "covariates must have the columns of the model, "
+                        f"{a_few(self.columns)}, but {shortened(name)} is {what}."
+                    )
             columns = {name: columns[name] for name in self.columns}
         if len(columns) != len(self.columns):
             raise ValueError(
@@ -74,18 +72,9 @@ class Coding(NamedTuple):
 
 
 def make_coding(covariates: Any, n: int) -> Coding:
-    """Return how these covariates become numbers.
+    """Return how covariates of ``n`` entities become numbers.
 
-    Parameters
-    ----------
-    covariates : DataFrame, mapping of name to values, or array of shape (n, c) or (n,)
-        Columns of numbers, or of text.
-    n : int
-        Number of entities.
-
-    Returns
-    -------
-    Coding
+    They are a frame, a mapping of name to values, or an array (n, c) or (n,), of numbers or text.
 
     Examples
     --------
@@ -106,7 +95,7 @@ def make_coding(covariates: Any, n: int) -> Coding:
         if len(found) > MOST_LEVELS:
             raise ValueError(
                 f"covariate '{name}' holds {len(found)} different texts; at most {MOST_LEVELS} "
-                "are told apart, so put them into fewer groups."
+                "are allowed, so put them into fewer groups."
             )
         if len(found) == 1:
             raise ValueError(
@@ -116,16 +105,33 @@ def make_coding(covariates: Any, n: int) -> Coding:
     return Coding(tuple(columns), levels)
 
 
+def check_covariates(covariates: Any, n: int, width: int | None = None) -> FloatArray:
+    """Return covariates as numbers, one row per entity, and as many columns as there should be."""
+    Z = _two_dimensional(covariates)
+    if Z.ndim != 2 or len(Z) != n:
+        raise ValueError(f"covariates must have one row for each of {n} entities, got {Z.shape}.")
+    if Z.dtype.kind not in "fiub":
+        raise ValueError("covariates must be numbers; code categories as columns of 0 and 1.")
+    Z = Z.astype(np.float64)
+    check_finite(Z, "covariates")
+    if Z.size and np.abs(Z).max() > LARGEST_COVARIATE:
+        row, column = np.unravel_index(int(np.abs(Z).argmax()), Z.shape)
+        raise ValueError(
+            f"covariates has {Z[row, column]:g} at row {row}, column {column}; use larger units, "
+            f"up to {LARGEST_COVARIATE:g}."
+        )
+    if width is not None and Z.shape[1] != width:
+        raise ValueError(f"covariates has {Z.shape[1]} columns, but {width} are expected.")
+    return Z
+
+
 def are_numbers(covariates: Any) -> bool:
     """Return whether covariates are an array of numbers already, without names."""
     return _names(covariates) is None and np.asarray(covariates).dtype.kind in "fiub"
 
 
 def holds_text(cells: Sequence[Any]) -> bool:
-    """Return whether a column is text: no cell of it is a number.
-
-    Numbers with a slip among them are no text: that is for whoever reads them to mend.
-    """
+    """Return whether a column is text: no cell of it is a number, not even by mistake."""
     return not any(map(_is_number, cells))
 
 
@@ -149,19 +155,20 @@ def _unnamed(n: int) -> tuple[str, ...]:
     return tuple(f"covariate {c}" for c in range(n))
 
 
+def _two_dimensional(covariates: Any) -> Any:
+    Z = np.asarray(covariates)
+    return Z[:, None] if Z.ndim == 1 else Z
+
+
 def named_columns(covariates: Any, n: int) -> dict[str, list[Any]]:
     """Return the columns by name; numbers stand for names where there are none."""
-    named = _names(covariates)
+    named, Z = _names(covariates), _two_dimensional(covariates)
+    columns: dict[str, list[Any]] = {}
     if named is not None:
         columns = {str(name): list(covariates[name]) for name in named}
-    else:
-        Z = np.asarray(covariates)
-        Z = Z[:, None] if Z.ndim == 1 else Z
-        columns = {}
-        if Z.ndim == 2:
-            columns = dict(zip(_unnamed(Z.shape[1]), Z.T.tolist(), strict=True))
-    lengths = {len(column) for column in columns.values()}
-    if lengths != {n}:
+    elif Z.ndim == 2:
+        columns = dict(zip(_unnamed(Z.shape[1]), Z.T.tolist(), strict=True))
+    if {len(column) for column in columns.values()} != {n}:
         raise ValueError(f"covariates must have one row for each of {n} entities.")
     return columns
 

@@ -6,21 +6,22 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any, overload
 
-from volition.choices.worth import GUESS, MODEL, SEEN, Interval, Worth
+from volition.choices.plans import Evidence, PlanCost
+from volition.choices.statistics import Interval
 from volition.core.display import Grid, figure, interval
 from volition.core.messages import printable
 
-#: what an estimate rests on, for people
-RESTS_ON = {SEEN: "what was seen", MODEL: "the model", GUESS: "a guess"}
+#: what a cost rests on, for people
+RESTS_ON = {Evidence.SEEN: "what was seen", Evidence.MODEL: "the model", Evidence.GUESS: "a guess"}
 HEADS = ("option", "rests on", "cost", "95 % interval", "saves", "95 % interval", "in %")
 
 
-class Comparison(Sequence[Worth]):
+class Comparison(Sequence[PlanCost]):
     """What options cost, the first of which is today's; it prints as a table.
 
     Parameters
     ----------
-    rows : sequence of Worth
+    rows : sequence of PlanCost
     recommended : str, optional
         Name of the option that is recommended; it gets a star.
     unit : str
@@ -29,11 +30,10 @@ class Comparison(Sequence[Worth]):
     Examples
     --------
     >>> import math
-    >>> from volition.choices.comparison import Comparison
-    >>> from volition.choices.worth import Interval, Worth
+    >>> from volition.choices import Comparison, Interval, PlanCost
     >>> none = Interval(math.nan, math.nan, math.nan)
     >>> def row(name, cost, saving):
-    ...     return Worth(name, Interval.around(cost, 1), none, none, math.nan, saving, none)
+    ...     return PlanCost(name, Interval.around(cost, 1), none, none, saving, none)
     >>> rows = [row("today", 20.0, Interval(0, 0, 0)), row("moved", 15.0, Interval.around(5, 2))]
     >>> Comparison(rows, "moved", "km")
     option   rests on   cost  95 % interval  saves  95 % interval            in %
@@ -43,21 +43,21 @@ class Comparison(Sequence[Worth]):
     """
 
     def __init__(
-        self, rows: Sequence[Worth], recommended: str | None = None, unit: str = ""
+        self, rows: Sequence[PlanCost], recommended: str | None = None, unit: str = ""
     ) -> None:
         self.rows, self.recommended, self.unit = list(rows), recommended, unit
 
     @overload
-    def __getitem__(self, index: int) -> Worth: ...
+    def __getitem__(self, index: int) -> PlanCost: ...
     @overload
-    def __getitem__(self, index: slice) -> list[Worth]: ...
+    def __getitem__(self, index: slice) -> list[PlanCost]: ...
     def __getitem__(self, index: Any) -> Any:
         return self.rows[index]
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __iter__(self) -> Iterator[Worth]:
+    def __iter__(self) -> Iterator[PlanCost]:
         return iter(self.rows)
 
     def grid(self) -> Grid:

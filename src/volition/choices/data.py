@@ -1,4 +1,4 @@
-"""Choices that were observed, and what models may explain them by."""
+"""Choices that were recorded, and what terms may explain them by."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from scipy.spatial.distance import cdist
+from scipy.stats import rankdata
 from sklearn.cluster import KMeans
 from torch import Tensor
 
 from volition.choices.logit import Decisions
-from volition.choices.ranked import ranks
 from volition.choices.terms import Basis, View, named
 from volition.core.autonomy import Autonomy
 from volition.core.costs import Cost
@@ -20,8 +20,8 @@ from volition.core.validation import FloatArray
 from volition.populations.answers import IntArray
 
 #: patches of the term "place", and entities that they are placed by, at most
-PLACES, PLACED_BY = 40, 5000
-#: share of logged costs up to which a model follows its terms; the few beyond tell too little
+MOST_PATCHES, PLACED_BY = 40, 5000
+#: share of logged costs up to which a model follows its terms; the few above show too little
 FOLLOWED = 0.98
 #: parts that a log is cut into, in the order of its rows, to look for changes in time
 PARTS = 24
@@ -33,13 +33,13 @@ def parts_of(m: int) -> IntArray:
 
 
 class Choices(NamedTuple):
-    """Answers, one row each: who was asked, to use what, and used what, where the centres were."""
+    """Answers, one row each: who was asked to use what, what was used, and where centres stood."""
 
     entities: IntArray  # (m,)
     prescribed: IntArray  # (m,)
     realized: IntArray  # (m,)
     layout: IntArray  # (m,) number of the set of centres
-    layouts: FloatArray  # (L, K, d)
+    layouts: FloatArray  # (L, K, d) sets of centres; the last is today's
 
     def take(self, rows: Any) -> Choices:
         """Return some rows."""
@@ -51,6 +51,16 @@ class Choices(NamedTuple):
         """Number of clusters."""
         return self.layouts.shape[1]
 
+    @property
+    def at_last_layout(self) -> Any:
+        """Which rows were answered at the last set of centres, (m,)."""
+        return self.layout == len(self.layouts) - 1
+
+    @property
+    def entity_and_layout(self) -> IntArray:
+        """A number for each row, (m,), the same for rows of one entity at the same centres."""
+        return self.entities * len(self.layouts) + self.layout
+
     def by_layout(self) -> Iterator[tuple[IntArray, Tensor]]:
         """Yield the rows of each set of centres that has any, and these centres."""
         order = np.argsort(self.layout, kind="stable")
@@ -60,17 +70,27 @@ class Choices(NamedTuple):
             if len(rows):
                 yield rows, Y
 
-    def costs(self, X: FloatArray, cost: Cost) -> FloatArray:
-        """Return what each centre of its time costs the entity of each row, (m, K)."""
-        D = np.empty((len(self.entities), self.n_clusters))
+    def costs(self, X: Any, cost: Cost) -> FloatArray:
+        """Return what each centre then cost the entity of each row, (m, K)."""
+        x, D = np.asarray(X, dtype=np.float64), np.empty((len(self.entities), self.n_clusters))
         with torch.no_grad():
             for rows, Y in self.by_layout():
-                D[rows] = cost.pairwise(torch.from_numpy(X[self.entities[rows]]), Y).numpy()
+                D[rows] = cost.pairwise(torch.from_numpy(x[self.entities[rows]]), Y).numpy()
         return D
+
+    def prescribed_ranks(self, X: Any, cost: Cost) -> IntArray:
+        """Return how many centres were nearer than the prescribed one, (m,)."""
+        return nearness_ranks(self.costs(X, cost))[np.arange(len(self.entities)), self.prescribed]
+
+
+def nearness_ranks(D: FloatArray) -> IntArray:
+    """Return how many centres are nearer, (n, K); of equal ones the first is nearer."""
+    ranks: IntArray = rankdata(D, "ordinal", axis=1) - 1
+    return ranks
 
 
 def predicted(model: Autonomy, X: FloatArray, choices: Choices, cost: Cost) -> FloatArray:
-    """Return p(. | j, i) of each logged choice, (m, K), at the centres of its time."""
+    """Return p(. | j, i) of each logged choice, (m, K), at the centres that stood then."""
     out = np.empty((len(choices.entities), choices.n_clusters))
     x = torch.from_numpy(np.asarray(X, dtype=np.float64))
     with torch.no_grad():
@@ -106,7 +126,7 @@ def make_basis(X: FloatArray, covariates: FloatArray, random_state: int = 0) -> 
     if len(some) > PLACED_BY:
         some = some[rng.choice(len(some), PLACED_BY, replace=False)]
     distinct = len(np.unique(some, axis=0))
-    M = min(PLACES, distinct // 2)
+    M = min(MOST_PATCHES, distinct // 2)
     if M < 2:
         return None
     places = KMeans(M, n_init=1, random_state=random_state).fit(some).cluster_centers_
@@ -115,43 +135,33 @@ def make_basis(X: FloatArray, covariates: FloatArray, random_state: int = 0) -> 
 
 
 def make_scene(
-    X: FloatArray,
-    choices: Choices,
-    cost: Cost,
-    cost_unit: float,
-    covariates: FloatArray,
+    X: FloatArray, choices: Choices, cost: Cost, cost_unit: float, covariates: FloatArray,
     basis: Basis | None,
-) -> Scene:
+) -> Scene:  # fmt: skip
     """Return the rows as terms see them."""
     D = choices.costs(X, cost) / cost_unit
     apart = np.empty_like(D)
     with torch.no_grad():
         for rows, Y in choices.by_layout():
             apart[rows] = cost.pairwise(Y, Y).numpy()[choices.prescribed[rows]] / cost_unit
-    rank = ranks(torch.from_numpy(D)).numpy()
     Z = covariates[choices.entities]
     place = np.zeros((len(D), 0))
     if basis is not None:
         U = np.concatenate([X, covariates], axis=1)
         place = basis(torch.from_numpy(U)).numpy()[choices.entities]
-    return Scene(D, apart, rank, Z, place, choices.prescribed)
+    return Scene(D, apart, nearness_ranks(D), Z, place, choices.prescribed)
 
 
-def seen_costs(
+def cost_ranges(
     X: FloatArray, choices: Choices, cost: Cost, cost_unit: float
 ) -> dict[str, tuple[float, float]]:
-    """Return between which costs choices were made.
-
-    Of obeying, of obeying above the nearest, of others, between centres.
-    """
+    """Return the lowest and highest costs that choices were made at; see `ChoiceAutonomy`."""
     scene = make_scene(X, choices, cost, cost_unit, np.zeros((len(X), 0)), None)
-    rows = np.arange(len(scene.D))
-    obeying = scene.D[rows, scene.prescribed]
-    excess = obeying - scene.D.min(1)
+    obeying = np.take_along_axis(scene.D, scene.prescribed[:, None], 1)[:, 0]
+    costs = {"stay": obeying, "excess": obeying - scene.D.min(1), "entity": scene.D}
     found = {
-        "stay": (float(obeying.min()), float(np.quantile(obeying, FOLLOWED))),
-        "excess": (float(excess.min()), float(np.quantile(excess, FOLLOWED))),
-        "entity": (float(scene.D.min()), float(np.quantile(scene.D, FOLLOWED))),
+        about: (float(each.min()), float(np.quantile(each, FOLLOWED)))
+        for about, each in costs.items()
     }
     if choices.n_clusters > 1:
         others = scene.apart[np.arange(choices.n_clusters) != scene.prescribed[:, None]]
@@ -173,8 +183,8 @@ def _view(about: str, scene: Scene) -> View:
     return view._replace(cost=cost, bent=cost)
 
 
-def places_of(sizes: Mapping[str, int]) -> dict[str, slice]:
-    """Return where the numbers of each term are, one term after the other."""
+def coefficient_slices(sizes: Mapping[str, int]) -> dict[str, slice]:
+    """Return where the coefficients of each term are, one term after the other."""
     ends = np.cumsum([0, *sizes.values()]).tolist()
     return {term: slice(lo, hi) for term, lo, hi in zip(sizes, ends[:-1], ends[1:], strict=True)}
 
@@ -182,10 +192,9 @@ def places_of(sizes: Mapping[str, int]) -> dict[str, slice]:
 def make_decisions(
     part: str, terms: Sequence[str], scene: Scene, realized: IntArray
 ) -> tuple[Decisions, FloatArray, dict[str, slice]]:
-    """Return the decisions of a part of the model, the ridge, and where each term's numbers are.
+    """Return decisions, the ridge, and where the coefficients of each term are.
 
-    For "stay" a row decides between staying and leaving; for "away" only rows that left count, and
-    they decide where to.
+    Rows decide between staying and leaving or, of part "away", those that left decide where to.
     """
     K = scene.D.shape[1]
     if part == "away":
@@ -194,9 +203,9 @@ def make_decisions(
     m, kinds, left = len(realized), named(part, terms), realized != scene.prescribed
     c, M = scene.covariates.shape[1], scene.place.shape[1]
     sizes = {term.name: term.size(K, c, M) for term in kinds}
-    places = places_of(sizes)
+    slices = coefficient_slices(sizes)
     columns = [
-        (np.asarray(index) + places[term.name].start, 1.0 if value is None else value)
+        (np.asarray(index) + slices[term.name].start, 1.0 if value is None else value)
         for term in kinds
         for index, value in term.columns(_view(term.about, scene))
     ]
@@ -209,4 +218,4 @@ def make_decisions(
     if part == "away":
         open_, chosen = np.arange(K) != scene.prescribed[:, None], realized
     ridge = np.repeat([term.ridge for term in kinds], list(sizes.values()))
-    return Decisions(which, values, open_, chosen, np.ones(m), len(ridge)), ridge, places
+    return Decisions(which, values, open_, chosen, np.ones(m), len(ridge)), ridge, slices

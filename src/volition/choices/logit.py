@@ -7,7 +7,7 @@ table of K x K effects costs no more than a slope.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
@@ -19,16 +19,16 @@ from volition.populations.answers import IntArray
 #: rows whose P features are held at a time
 ROWS = 8192
 #: terms per alternative beyond which features are not few
-MANY = 6
+MANY_TERMS = 6
 #: Newton steps at most, and the decrement (in log-likelihood) at which they end
-STEPS, FLAT = 60, 1e-9
+NEWTON_STEPS, FLAT_DECREMENT = 60, 1e-9
 #: smallest part of a Newton step that is tried
-SHORTEST = 2.0**-20
-#: leverage of clusters is worked out up to so many numbers (clusters x P x P), and so many products
-#: (rows x alternatives x P x P); beyond that clusters are many or there is no time for it
+SHORTEST_STEP = 2.0**-20
+#: leverage of clusters is computed up to so many numbers (clusters x P x P), and so many products
+#: (rows x alternatives x P x P); beyond, clusters are many or it would take too long
 LEVERAGE_NUMBERS, LEVERAGE_PRODUCTS = 5_000_000, 2_000_000_000
-#: a coefficient that one cluster alone tells has no value without it; this keeps numbers finite
-NOT_ALL = 1e-10
+#: without the only cluster that determines a coefficient there is none; this keeps numbers finite
+LEVERAGE_MARGIN = 1e-10
 
 
 class Decisions(NamedTuple):
@@ -47,7 +47,7 @@ class Decisions(NamedTuple):
         return Decisions(which[rows], value[rows], open_[rows], chosen[rows], weight[rows], n)
 
 
-class LogitEstimate(NamedTuple):
+class LogitFit(NamedTuple):
     """Coefficients, the inverse of the penalised information, and whether Newton's method ended."""
 
     coefficients: FloatArray
@@ -86,6 +86,13 @@ def _gathered(decisions: Decisions, weight: FloatArray) -> FloatArray:
     return sums.reshape(m, P)
 
 
+def _features(decisions: Decisions, alternative: int) -> FloatArray:
+    """Return what the coefficients of one alternative are multiplied by, (m, P)."""
+    only = np.zeros(decisions.open.shape)
+    only[:, alternative] = 1
+    return _gathered(decisions, only)
+
+
 def _expansion(
     decisions: Decisions, theta: FloatArray, ridge: FloatArray
 ) -> tuple[float, FloatArray, FloatArray]:
@@ -110,14 +117,11 @@ def _squares(decisions: Decisions, weight: FloatArray) -> FloatArray:
     """Return the weighted sum over rows and alternatives of features times features, (P, P)."""
     P, (_, A, S) = decisions.n_coefficients, decisions.which.shape
     out = np.zeros((P, P))
-    if S > MANY:  # all but full: as matrices, one alternative at a time
+    if S > MANY_TERMS:  # all but full: as matrices, one alternative at a time
         for a in range(A):
-            if not decisions.value[:, a].any():
-                continue
-            only = np.zeros_like(weight)
-            only[:, a] = 1
-            full = _gathered(decisions, only)
-            out += (full * weight[:, a, None]).T @ full
+            if decisions.value[:, a].any():
+                full = _features(decisions, a)
+                out += (full * weight[:, a, None]).T @ full
         return out
     weighted = weight[:, :, None] * decisions.value
     for s in range(S):
@@ -127,37 +131,20 @@ def _squares(decisions: Decisions, weight: FloatArray) -> FloatArray:
     return out
 
 
-def fit_logit(
-    decisions: Decisions, ridge: FloatArray, start: FloatArray | None = None
-) -> LogitEstimate:
-    """Return the coefficients of the largest likelihood less half ``ridge`` times their squares.
-
-    Examples
-    --------
-    Three of four stay: the log-odds are log 3.
-
-    >>> import numpy as np
-    >>> from volition.choices.logit import Decisions, fit_logit
-    >>> stays = Decisions(
-    ...     which=np.zeros((4, 2, 1), int), value=np.array([[[1.0], [0.0]]] * 4),
-    ...     open=np.ones((4, 2), bool), chosen=np.array([0, 0, 0, 1]), weight=np.ones(4),
-    ...     n_coefficients=1,
-    ... )
-    >>> bool(np.isclose(fit_logit(stays, np.zeros(1)).coefficients[0], np.log(3)))
-    True
-    """
+def fit_logit(decisions: Decisions, ridge: FloatArray, start: FloatArray | None = None) -> LogitFit:
+    """Return the coefficients of the largest likelihood less half ``ridge`` times their squares."""
     theta = np.zeros(decisions.n_coefficients) if start is None else start.astype(np.float64)
     value, gradient, information = _expansion(decisions, theta, ridge)
     converged = False
-    for _ in range(STEPS):
+    for _ in range(NEWTON_STEPS):
         step = _solved(information, gradient)
         decrement = float(gradient @ step)
-        if decrement <= FLAT * max(1.0, abs(value)):
+        if decrement <= FLAT_DECREMENT * max(1.0, abs(value)):
             theta, converged = theta + step, True  # it is all but the last digits
             information = _expansion(decisions, theta, ridge)[2]
             break
         length = 1.0
-        while length > SHORTEST:
+        while length > SHORTEST_STEP:
             trial = theta + length * step
             new = _value(decisions, trial, ridge)
             if new >= value + 1e-4 * length * decrement:
@@ -167,82 +154,35 @@ def fit_logit(
             break
         theta = trial
         value, gradient, information = _expansion(decisions, theta, ridge)
-    return LogitEstimate(theta, _inverse(information), converged)
+    return LogitFit(theta, _inverse(information), converged)
 
 
 def robust_covariance(
-    decisions: Decisions,
-    estimate: LogitEstimate,
-    clusters: np.ndarray | None = None,
-    *,
-    leverage: bool = False,
+    decisions: Decisions, fitted: LogitFit, clusters: Any = None, *, leverage: bool = False
 ) -> FloatArray:
     """Return the sandwich covariance of the coefficients: right if rows of a cluster go together.
 
-    Parameters
-    ----------
-    decisions : Decisions
-        What the coefficients were fitted to.
-    estimate : LogitEstimate
-        From `fit_logit`. Where it was penalised, the penalty's part of the bread remains: that is
-        the square of the bias that the penalty allows for.
-    clusters : array of shape (m,), optional
-        To which cluster a row belongs; rows of different clusters are independent. By default each
-        row is a cluster of its own.
-    leverage : bool, default=False
-        Whether to correct for what each cluster draws the fit towards itself: the result is then
-        that of leaving out one cluster after the other (one Newton step each; "CR3"). Without,
-        errors are too small where clusters are few, or few of them tell a coefficient.
-
-    Returns
-    -------
-    array of shape (P, P)
-
-    Examples
-    --------
-    Each of two people chooses twice, and each always the same: two choices, not four.
-
-    >>> import numpy as np
-    >>> from volition.choices.logit import Decisions, fit_logit, robust_covariance
-    >>> stays = Decisions(
-    ...     which=np.zeros((4, 2, 1), int), value=np.array([[[1.0], [0.0]]] * 4),
-    ...     open=np.ones((4, 2), bool), chosen=np.array([0, 0, 1, 1]), weight=np.ones(4),
-    ...     n_coefficients=1,
-    ... )
-    >>> estimate = fit_logit(stays, np.zeros(1))
-    >>> alone = robust_covariance(stays, estimate)[0, 0]
-    >>> together = robust_covariance(stays, estimate, np.array([0, 0, 1, 1]))[0, 0]
-    >>> bool(np.isclose(together, 2 * alone))
-    True
+    By default all rows are independent. Where the fit was penalised, the penalty's part of the
+    bread remains: that is the square of the bias that the penalty allows for. ``leverage`` corrects
+    for how much each cluster draws the fit towards itself, as if one after the other were left out
+    (one Newton step each; "CR3"): without, errors are too small where few clusters determine a
+    coefficient.
     """
-    bread = estimate.bread
-    meat, information, _ = _meat(decisions, estimate, clusters, leverage)
-    return bread + bread @ (meat - information) @ bread
+    meat, information, _ = _meat(decisions, fitted, clusters, leverage)
+    return fitted.bread + fitted.bread @ (meat - information) @ fitted.bread
 
 
-def cautious_covariance(
-    decisions: Decisions, estimate: LogitEstimate, clusters: np.ndarray
-) -> FloatArray:
-    """Return the larger of plain and robust covariance, direction by direction; few clusters widen.
+def cautious_covariance(decisions: Decisions, fitted: LogitFit, clusters: np.ndarray) -> FloatArray:
+    """Return the larger of plain and robust covariance, direction by direction.
 
     The plain one (the bread) is right where all rows are independent, the robust one also where
-    those of a cluster go together, but it is itself uncertain where clusters are few. Neither is
-    larger for all combinations of coefficients. In coordinates in which the plain one is the
-    identity and the robust one diagonal, each direction takes the larger of the two, so that
-    correlations stay: no combination of coefficients gets a smaller variance than by either, and
-    one on which the two agree keeps it.
-
-    Parameters
-    ----------
-    decisions, estimate, clusters
-        As in `robust_covariance`, with the correction for leverage.
-
-    Returns
-    -------
-    array of shape (P, P)
+    those of a cluster go together, but it is itself uncertain where clusters are few. In
+    coordinates in which the plain one is the identity and the robust one diagonal, each direction
+    takes the larger of the two: no combination of coefficients gets a smaller variance than by
+    either, and one on which the two agree keeps it.
     """
-    bread = estimate.bread
-    meat, information, n_clusters = _meat(decisions, estimate, clusters, True)
+    bread = fitted.bread
+    meat, information, n_clusters = _meat(decisions, fitted, clusters, True)
     if n_clusters < 2:
         return bread  # how choices of one entity go together cannot be seen
     # Intervals are made with normal quantiles; Student's are wider where clusters are few.
@@ -255,7 +195,7 @@ def cautious_covariance(
 
 
 def _meat(
-    decisions: Decisions, estimate: LogitEstimate, clusters: np.ndarray | None, leverage: bool
+    decisions: Decisions, fitted: LogitFit, clusters: np.ndarray | None, leverage: bool
 ) -> tuple[FloatArray, FloatArray, int]:
     """Return the squares of scores summed by cluster, what they are expected to be, and how many.
 
@@ -265,7 +205,7 @@ def _meat(
     m, P = len(decisions.chosen), decisions.n_coefficients
     which = np.arange(m) if clusters is None else np.unique(clusters, return_inverse=True)[1]
     n = int(which.max(initial=-1)) + 1
-    theta, information = estimate.coefficients, np.zeros((P, P))
+    theta, information = fitted.coefficients, np.zeros((P, P))
     summed: FloatArray = np.zeros((n, P))
     for lo in range(0, m, ROWS):
         rows = np.arange(lo, min(lo + ROWS, m))
@@ -278,7 +218,7 @@ def _meat(
     if n * P * P > LEVERAGE_NUMBERS or products > LEVERAGE_PRODUCTS:
         return n / (n - 1) * summed.T @ summed, information, n
     own = _information_by_cluster(decisions, theta, which, n)
-    rest = (1 + NOT_ALL) * np.eye(P) - own @ estimate.bread
+    rest = (1 + LEVERAGE_MARGIN) * np.eye(P) - own @ fitted.bread
     summed = np.linalg.solve(rest, summed[:, :, None])[:, :, 0]
     return (n - 1) / n * summed.T @ summed, information, n
 
@@ -295,11 +235,7 @@ def _information_by_cluster(
         rows = order[lo : lo + step]
         part = decisions.take(rows)
         p = np.exp(log_probabilities(part, theta))
-        full = np.zeros((len(rows), A, P))
-        for a in range(A):
-            only = np.zeros((len(rows), A))
-            only[:, a] = 1
-            full[:, a] = _gathered(part, only)
+        full = np.stack([_features(part, a) for a in range(A)], axis=1)
         full -= np.einsum("ra,rap->rp", p, full)[:, None]
         full *= np.sqrt(p * part.weight[:, None])[:, :, None]
         squares = full.transpose(0, 2, 1) @ full
@@ -314,13 +250,11 @@ def _value(decisions: Decisions, theta: FloatArray, ridge: FloatArray) -> float:
     return fit - 0.5 * float(ridge @ theta**2)
 
 
-def _factored(information: FloatArray) -> tuple[FloatArray, bool]:
+def _factored(information: FloatArray) -> Any:
     scale = 1e-12 * max(float(np.trace(information)) / max(len(information), 1), 1e-300)
     while True:
         try:
-            factor: tuple[FloatArray, bool] = cho_factor(
-                information + scale * np.eye(len(information))
-            )
+            factor: Any = cho_factor(information + scale * np.eye(len(information)))
             return factor
         except np.linalg.LinAlgError:
             scale *= 100

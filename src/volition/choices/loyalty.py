@@ -1,7 +1,7 @@
 """Entities that use a centre of their own, whatever is prescribed: who they are, and how often.
 
 A model of choices sees an entity by its features. What single entities are loyal to is not in
-them; it shows only in what the same entity does again and again. Each entity is taken to be loyal
+them; it shows only where the same entity chooses several times. Each entity is taken to be loyal
 to one centre, with a probability of its own, possibly zero. How many entities have which
 probability is estimated from all of them; what one of them is loyal to follows by Bayes' rule.
 """
@@ -11,38 +11,27 @@ from __future__ import annotations
 import numpy as np
 
 from volition.choices.data import Choices
-from volition.choices.fit import clearly_better
+from volition.choices.selection import clearly_better
+from volition.choices.statistics import group_sums
 from volition.core.validation import FloatArray
-from volition.populations.answers import IntArray
 
-#: probabilities of loyalty that are told apart
+#: probabilities of loyalty
 LEVELS = np.array([0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.97])
 #: steps by which the shares of entities at each level are estimated
-STEPS = 200
+EM_STEPS = 200
 #: one choice in so many is held out when loyalty is judged
 HELD_OUT = 5
-#: choices of one entity, on average, below which loyalty cannot be told from chance
-FEWEST = 2.0
+#: choices of one entity, on average, below which loyalty looks like chance
+FEWEST_PER_ENTITY = 2.0
 #: numbers in a table, at most
 MOST_NUMBERS = 60_000_000
 
 
 def fit_loyalty(choices: Choices, p: FloatArray, n: int) -> FloatArray:
-    """Estimate what entities use without regard to prescriptions.
+    """Return the probability that entity i uses centre k whatever it is told, (n, K).
 
-    Parameters
-    ----------
-    choices : Choices
-    p : array of shape (m,)
-        How likely each choice is to those who are not loyal to anything.
-    n : int
-        Number of entities.
-
-    Returns
-    -------
-    ndarray of shape (n, K)
-        Probability that i uses k whatever it is told, as expected from its choices. Entities
-        without any have the mean of all.
+    ``p`` (m,) is how likely each choice is to those who are not loyal to anything, ``n`` the number
+    of entities. Those without any choices have the mean of all.
 
     Examples
     --------
@@ -67,14 +56,14 @@ def fit_loyalty(choices: Choices, p: FloatArray, n: int) -> FloatArray:
     p = np.maximum(p, 1e-300)[:, None]
     # Log-likelihood of (level, favourite), from what it would be without loyalty to this centre.
     free = np.log((1 - LEVELS) * p)
-    other = _sums(who, free, len(seen))
-    used = other[owner] + _sums(pair, np.log((1 - LEVELS) * p + LEVELS) - free, len(pairs))
+    other = group_sums(who, free, len(seen))
+    used = other[owner] + group_sums(pair, np.log((1 - LEVELS) * p + LEVELS) - free, len(pairs))
     most = np.full(len(seen), -np.inf)
     np.maximum.at(most, owner, used.max(1))
     used, other = np.exp(used - most[owner, None]), np.exp(other - most[:, None])
-    both = _sums(owner, used, len(seen)) + (K - times)[:, None] * other
+    both = group_sums(owner, used, len(seen)) + (K - times)[:, None] * other
     shares = np.full(len(LEVELS), 1 / len(LEVELS))
-    for _ in range(STEPS):
+    for _ in range(EM_STEPS):
         prior = np.maximum(shares, 1e-300)
         whole = both @ prior
         shares = prior * (both / whole[:, None]).sum(0) / len(seen)
@@ -84,19 +73,14 @@ def fit_loyalty(choices: Choices, p: FloatArray, n: int) -> FloatArray:
     return loyalty
 
 
-def _sums(which: IntArray, rows: FloatArray, n: int) -> FloatArray:
-    """Return the sums of rows of each of ``n`` groups."""
-    return np.stack([np.bincount(which, column, minlength=n) for column in rows.T], axis=1)
-
-
 def shares_of_others(choices: Choices, p: FloatArray, loyalty: FloatArray) -> FloatArray:
-    """Return how likely it is of each choice, (m,), that it was not one of loyalty."""
+    """Return the probability of each choice, (m,), that it had nothing to do with loyalty."""
     free, both = _mixed(choices, p, loyalty)
     return free / np.maximum(both, 1e-300)
 
 
 def _mixed(choices: Choices, p: FloatArray, loyalty: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return how likely choices are without loyalty coming into play, and at all."""
+    """Return how likely choices are without loyalty, and with it."""
     mine = loyalty[choices.entities]
     free = (1 - mine.sum(1)) * p
     return free, free + mine[np.arange(len(p)), choices.realized]
@@ -108,7 +92,7 @@ def loyalty_if_clear(choices: Choices, p: FloatArray, n: int) -> FloatArray | No
     It is judged by choices of the same entities that were held out.
     """
     numbers = n * choices.n_clusters * len(LEVELS)
-    few = len(p) < max(HELD_OUT, FEWEST * len(np.unique(choices.entities)))
+    few = len(p) < max(HELD_OUT, FEWEST_PER_ENTITY * len(np.unique(choices.entities)))
     if choices.n_clusters == 1 or few or numbers > MOST_NUMBERS:
         return None
     held = np.random.default_rng(0).permutation(np.arange(len(p)) % HELD_OUT) == 0

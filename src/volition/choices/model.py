@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from volition.choices.ranked import CLASSES, ranks
+from volition.choices.ranked import RANK_CLASSES, ranks
 from volition.choices.terms import TERMS, Basis, Term, View, named
 from volition.core.autonomy import Chunk, SoftmaxTransition, StayOrLeave, Transition, barred
 from volition.core.costs import Cost
@@ -44,11 +44,11 @@ class ChoiceAutonomy(StayOrLeave):
         Patches of the term "place".
     share : float, default=1.0
         Factor on the probability of overriding.
-    seen : dict of {"stay", "excess", "entity", "pair"} to (low, high), optional
+    cost_ranges : dict of {"stay", "excess", "entity", "pair"} to (low, high), optional
         Costs that the choices were made at, in cost units: of obeying, of obeying above the nearest
         centre, of alternatives from the entity, and from the prescribed centre. Beyond these, terms
-        stay as they are at the end: nothing is concluded from a slope about costs that nobody ever
-        had. (Straight terms go on below the low end, which is at most its own length away.)
+        keep their last value: a slope says nothing about costs that nobody ever had. (Linear terms
+        go on below the low end, which is near zero.)
 
     Examples
     --------
@@ -69,13 +69,13 @@ class ChoiceAutonomy(StayOrLeave):
         covariates: Any = None,
         basis: Basis | None = None,
         share: float = 1.0,
-        seen: dict[str, tuple[float, float]] | None = None,
+        cost_ranges: dict[str, tuple[float, float]] | None = None,
     ) -> None:
         self.stay = {name: np.asarray(value, dtype=np.float64) for name, value in stay.items()}
         self.away = {name: np.asarray(value, dtype=np.float64) for name, value in away.items()}
         self.cost_unit, self.n_clusters = cost_unit, n_clusters
         self.covariates = None if covariates is None else np.asarray(covariates, dtype=np.float64)
-        self.basis, self.share, self.seen = basis, share, seen
+        self.basis, self.share, self.cost_ranges = basis, share, cost_ranges
         staying, leaving = self._terms = named("stay", self.stay), named("away", self.away)
         terms = [*staying, *leaving]
         self._about = {
@@ -91,7 +91,7 @@ class ChoiceAutonomy(StayOrLeave):
         self.depends_on_centers = any(term.follows_centers for term in terms)
         self.interchangeable = not any(term.labelled for term in terms)
         self._joint = next((term for term in leaving if term.joint), None)
-        self.numbers_per_pair = 1 if self._joint is None else CLASSES
+        self.numbers_per_pair = 1 if self._joint is None else RANK_CLASSES
         if not self.interchangeable and n_clusters is None:
             raise ValueError("n_clusters is needed where clusters have roles of their own.")
 
@@ -127,9 +127,9 @@ class ChoiceAutonomy(StayOrLeave):
     def scaled(self, t: float) -> ChoiceAutonomy:
         return self._with(share=self.share * t)
 
-    def within(self, seen: dict[str, tuple[float, float]] | None) -> ChoiceAutonomy:
-        """Return the model with terms that hold still beyond these costs; see ``seen``."""
-        return self._with(seen=seen)
+    def within(self, cost_ranges: dict[str, tuple[float, float]] | None) -> ChoiceAutonomy:
+        """Return the model with terms that keep their last value beyond these costs."""
+        return self._with(cost_ranges=cost_ranges)
 
     def with_coefficients(self, stay: dict[str, Any], away: dict[str, Any]) -> ChoiceAutonomy:
         """Return the model with other coefficients of the same terms, tensors for gradients."""
@@ -141,7 +141,7 @@ class ChoiceAutonomy(StayOrLeave):
             {term.name: values[term.name] for term in terms if not term.labelled}
             for terms, values in zip(self._terms, (self.stay, self.away), strict=True)
         )
-        kept = ("cost_unit", "n_clusters", "covariates", "basis", "share", "seen")
+        kept = ("cost_unit", "n_clusters", "covariates", "basis", "share", "cost_ranges")
         return ChoiceAutonomy(stay, away, **{name: getattr(self, name) for name in kept})
 
     @classmethod
@@ -150,9 +150,9 @@ class ChoiceAutonomy(StayOrLeave):
         model: ChoiceAutonomy = constructed(cls, state)
         check_scalar(model.cost_unit, "cost_unit", 0, open_low=True)
         check_scalar(model.share, "share", 0, 1)
-        for low, high in (model.seen or {}).values():
+        for low, high in (model.cost_ranges or {}).values():
             if not low <= high:
-                raise ValueError(f"costs were seen from {low!r} to {high!r}")
+                raise ValueError(f"'cost_ranges' has a range from {low!r} to {high!r}")
         known = model.covariates
         K, c = model.n_clusters or 0, 0 if known is None else known.shape[1]
         n_places = 0 if model.basis is None else len(model.basis.places)
@@ -213,23 +213,22 @@ class ChoiceAutonomy(StayOrLeave):
         Z = np.zeros((len(D), 0)) if self.covariates is None else self.covariates[rows]
         covariates = torch.as_tensor(Z, dtype=D.dtype, device=D.device)
         rank = ranks(D) if "ranks" in self._needs else None
-        patches = None
+        cluster = torch.arange(D.shape[1], device=D.device)
+        patches = excess = None
         if "patches" in self._needs:
             assert self.basis is not None
             patches = self.basis(torch.cat([chunk.X + chunk.origin, covariates], 1))
-        cluster = torch.arange(D.shape[1], device=D.device)
-        excess = None
         if "excess" in self._needs:
             excess = D - D.amin(1, keepdim=True)
-            if self.seen is not None and "excess" in self.seen:
-                excess = excess.clamp(max=self.seen["excess"][1])
+            if self.cost_ranges is not None and "excess" in self.cost_ranges:
+                excess = excess.clamp(max=self.cost_ranges["excess"][1])
         return View(cluster, D, excess=excess, rank=rank, covariates=covariates, patches=patches)
 
     def _held(self, view: View, about: str) -> View:
-        """Return the view with costs that are held at the ends of what was seen."""
-        if self.seen is None or about not in self.seen:
+        """Return the view with costs that end where `cost_ranges` does."""
+        if self.cost_ranges is None or about not in self.cost_ranges:
             return view._replace(bent=view.cost)
-        low, high = self.seen[about]
+        low, high = self.cost_ranges[about]
         straight = view.cost.clamp(max=high)
         return view._replace(cost=straight, bent=straight.clamp(min=low))
 

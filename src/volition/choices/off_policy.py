@@ -1,9 +1,8 @@
 """What a plan would have cost, from a log of another plan: weighted means, and when to doubt them.
 
 A row of a log counts by its weight: how much likelier the new plan makes what was done there than
-the plan that made the log. The weighted mean is right if these weights are; whether it is any good
-is a matter of how they are spread. So estimates come with diagnostics, and diagnostics with
-sentences of caution.
+the plan that made the log. The weighted mean is right if these weights are; how precise it is
+depends on how they are spread. So means come with diagnostics, and diagnostics with cautions.
 """
 
 from __future__ import annotations
@@ -12,33 +11,31 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.linalg import norm  # other than NumPy's, it does not overflow
 from scipy.stats import t
 
 from volition.core.validation import FloatArray
 from volition.populations.answers import IntArray
 
-#: the table of clipped estimates has these levels, as multiples of the mean weight
+#: levels at which weights are cut, as multiples of the mean weight
 CLIP_LEVELS = (2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
 #: values that differ by less, relatively, do not differ
 NO_SPREAD = 1e-13
-#: Student's t in intervals has at least so many degrees of freedom: with one, intervals become so
-#: long that they say nothing, and cover little more (rare events, 300 rows: 92 % instead of 90 %;
-#: with four 88 %, with normal intervals 81 %)
+#: Student's t in intervals has at least so many degrees of freedom: with fewer, intervals get much
+#: longer and cover little more (rare events, 300 rows: one 92 %, two 90 %, four 88 %, normal 81 %)
 FEWEST_DEGREES = 2.0
 
 # Thresholds of caution, from simulated logs: 300 of each of 21 kinds (weights of plans that try one
-# of K, or lognormal with sigma 0.5 to 2.5, or Pareto with exponent 1.2 to 3; values that grow with
-# the weights, do not depend on them, or are rare), with 300, 1,000 and 3,000 rows. Where weights
-# are benign (sigma at most 1, or one of K; 150 effective rows or more expected), a caution of any
-# kind comes in at most 3 % of logs of 1,000 and 3,000 rows, and 95 % intervals cover in 92 to 97 %.
-# With sigma of 2, where they cover in 65 to 95 %, it comes in 97 to 100 %; with sigma of 1.5,
-# covered in 86 to 97 %, in 25 to 100 %. What no diagnostic sees are weights so rare that the log
-# has none: with Pareto weights of infinite variance (exponent 1.5) intervals cover in 73 to 78 %,
-# and a caution comes in 60 to 79 % of logs.
+# of K, lognormal with sigma 0.5 to 2.5, Pareto with exponent 1.2 to 3; values that grow with the
+# weights, do not depend on them, or are rare), with 300, 1,000 and 3,000 rows. Where weights are
+# benign (sigma at most 1, or one of K), a caution comes in at most 3 % of logs of 1,000 rows or
+# more, and 95 % intervals cover in 92 to 97 %. With sigma of 1.5, where they cover in 86 to 97 %,
+# it comes in 25 to 100 %; with sigma of 2 (65 to 95 %) in 97 to 100 %. What no diagnostic sees are
+# weights so rare that the log has none: with Pareto weights of exponent 1.5 intervals cover in 73
+# to 78 %, and a caution comes in 60 to 79 % of logs.
 #: effective rows: intervals with sigma of 1.5 cover in 86 % at 50, in 90 to 93 % at 140 and 390
 FEW_EFFECTIVE = 100.0
-#: effective rows as a share of those with a weight: sigma of 1.5 has 0.13, sigma of 2 has 0.04;
-#: rows without any are left out: a plan that the log tried in 1 of 20 rows is estimated well
+#: effective rows as a share of those with a weight: sigma of 1.5 has 0.13, sigma of 2 has 0.04
 SMALL_SHARE = 0.1
 #: by how many standard errors, and by how much, the mean weight may differ from 1
 FAR_FROM_ONE, NEAR_ONE = 3.0, 0.02
@@ -47,7 +44,7 @@ FAR_FROM_ONE, NEAR_ONE = 3.0, 0.02
 ONE_ALONE = 1 / 3
 
 
-class Estimate(NamedTuple):
+class WeightedMean(NamedTuple):
     """A mean, its standard error, and its interval."""
 
     value: float
@@ -60,7 +57,7 @@ class Estimate(NamedTuple):
 
 
 class Clipped(NamedTuple):
-    """The self-normalised estimate with larger weights cut down to a level."""
+    """The self-normalised mean with larger weights cut down to a level."""
 
     level: float  # the largest weight that remains
     value: float
@@ -68,7 +65,7 @@ class Clipped(NamedTuple):
 
 
 class Diagnostics(NamedTuple):
-    """How weights are spread, and what an estimate owes to the largest of them."""
+    """How weights are spread, and what a mean owes to the largest of them."""
 
     n_rows: int
     n_weighted: int  # rows with a weight above zero
@@ -80,7 +77,7 @@ class Diagnostics(NamedTuple):
     largest_share: float  # of the total weight, by a single row
     largest_square_share: float  # of the sum of squares of the clusters' weights, by one cluster
     zero_share: float  # of rows with weight zero
-    value: float  # the self-normalised estimate
+    value: float  # the self-normalised mean
     error: float
     cut: Clipped  # with weights cut at the root of the number of clusters, times their mean
     clipped: tuple[Clipped, ...]  # with weights cut at several levels, smallest first
@@ -92,19 +89,18 @@ class Diagnostics(NamedTuple):
             f"largest weight {self.largest_weight:.3g}, {100 * self.largest_share:.2g} % of the "
             f"total; {100 * self.zero_share:.0f} % of rows have no weight."
         ]
-        for one in self.clipped:
-            lines.append(
-                f"  weights cut at {one.level:.3g} ({100 * one.share:.2g} % of rows): "
-                f"{one.value:.4g}"
-            )
+        lines += [
+            f"  weights cut at {one.level:.3g} ({100 * one.share:.2g} % of rows): {one.value:.4g}"
+            for one in self.clipped
+        ]
         return "\n".join([*lines, f"  not cut: {self.value:.4g} ± {self.error:.2g}"])
 
 
 class OffPolicyEstimate(NamedTuple):
-    """What a plan is worth by a log of another one."""
+    """The mean of a plan, from the log of another one."""
 
-    inverse_propensity: Estimate  # the mean of weight times value
-    self_normalized: Estimate  # the same, divided by the mean weight: usually nearer
+    inverse_propensity: WeightedMean  # the mean of weight times value
+    self_normalized: WeightedMean  # the same, divided by the mean weight: usually nearer
     diagnostics: Diagnostics
 
 
@@ -127,21 +123,16 @@ def estimate_off_policy(
     value : array of shape (m,)
         What was seen in that row, for example its cost.
     cluster : array of shape (m,), optional
-        Rows of a cluster may depend on each other, for example all rows of an entity; those of
-        different ones do not. By default each row is a cluster of its own.
+        Rows of a cluster may depend on each other, for example all rows of an entity. By default
+        each row is a cluster of its own.
     share : array of shape (m,), optional
         How much each row counts whatever its weight, for example because its entity is logged
         less often than others. Equal by default.
     bounds : (float, float)
-        Between which all values lie, by what they are (costs are not negative); intervals end
-        there.
+        Between which all values lie, for example above zero; intervals end there.
     level : float, default=0.95
         Of the intervals. They are Student's, with degrees of freedom by how many clusters the
         variance comes from: where a few large weights make most of it, they are wider.
-
-    Returns
-    -------
-    OffPolicyEstimate
 
     Examples
     --------
@@ -157,21 +148,19 @@ def estimate_off_policy(
     50
     """
     w, v, q = _checked(weight, value, share)
-    m = len(w)
-    which = np.arange(m) if cluster is None else np.unique(cluster, return_inverse=True)[1]
-    if len(which) != m:
-        raise ValueError(f"cluster has {len(which)} rows, but weight has {m}.")
+    which = np.arange(len(w)) if cluster is None else np.unique(cluster, return_inverse=True)[1]
+    if len(which) != len(w):
+        raise ValueError(f"cluster has {len(which)} rows, but weight has {len(w)}.")
     q = q / q.sum()
     mean_weight = float(q @ w)
-    nothing = Estimate(math.nan, math.nan, math.nan, math.nan)
-    if mean_weight == 0:  # nothing in the log is like the plan: zero would be no estimate
-        weighted = normalized = nothing
-    else:
+    # If nothing in the log is like the plan, there is no mean; zero would be wrong.
+    weighted = normalized = WeightedMean(math.nan, math.nan, math.nan, math.nan)
+    if mean_weight > 0:
         plain = float(q @ (w * v))
-        weighted = _estimate(plain, _by(which, q * (w * v - plain)), level, bounds)
+        weighted = _mean(plain, np.bincount(which, q * (w * v - plain)), level, bounds)
         mean = plain / mean_weight
-        parts = _by(which, q * w * (v - mean)) / mean_weight
-        normalized = _estimate(mean, parts, level, bounds)
+        parts = np.bincount(which, q * w * (v - mean)) / mean_weight
+        normalized = _mean(mean, parts, level, bounds)
     diagnostics = _diagnostics(w, v, q, which, normalized)
     return OffPolicyEstimate(weighted, normalized, diagnostics)
 
@@ -195,63 +184,47 @@ def _checked(weight: Any, value: Any, share: Any) -> tuple[FloatArray, FloatArra
     return w, v, q
 
 
-def _by(which: IntArray, column: FloatArray) -> FloatArray:
-    return np.bincount(which, column).astype(np.float64)
-
-
-def _error(parts: FloatArray) -> float:
+def _error(parts: Any) -> float:
     """Return the standard error of a sum of independent parts that are known up to their mean."""
-    n, size = len(parts), _size(parts)
-    if n < 2:
-        return math.nan
-    return size * math.sqrt(n / (n - 1) * float((parts / size) @ (parts / size)))
+    n = len(parts)
+    return math.sqrt(n / (n - 1)) * float(norm(parts)) if n > 1 else math.nan
 
 
-def _size(parts: FloatArray) -> float:
-    """Return a power of two near the largest number: divided by it, squares are no overflow."""
-    largest = float(np.abs(parts).max(initial=0.0))
-    return math.ldexp(1.0, math.frexp(largest)[1]) if largest > 0 else 1.0
-
-
-def _estimate(
-    value: float, parts: FloatArray, level: float, bounds: tuple[float, float]
-) -> Estimate:
-    """Return the interval of a mean from what independent clusters add to it."""
-    error, size = _error(parts), _size(parts)
-    squares = (parts / size) ** 2
-    total = float(squares.sum())
+def _mean(value: float, parts: Any, level: float, bounds: tuple[float, float]) -> WeightedMean:
+    """Return a mean with its interval, from what independent clusters add to it."""
+    size = float(norm(parts))
     # Alike, or one: how they differ is not known.
-    if not size * math.sqrt(total) > abs(NO_SPREAD * value):
-        return Estimate(value, math.nan, math.nan, math.nan)
+    if not size > abs(NO_SPREAD * value):
+        return WeightedMean(value, math.nan, math.nan, math.nan)
     # So many clusters of equal squares would estimate the variance as well (Satterthwaite).
-    degrees = max(FEWEST_DEGREES, total**2 / float(squares @ squares))
+    squares = (parts / size) ** 2
+    degrees = max(FEWEST_DEGREES, 1 / float(squares @ squares))
+    error = _error(parts)
     half = float(t.ppf(0.5 + level / 2, degrees)) * error
-    return Estimate(value, error, max(value - half, bounds[0]), min(value + half, bounds[1]))
+    return WeightedMean(value, error, max(value - half, bounds[0]), min(value + half, bounds[1]))
 
 
 def _diagnostics(
-    w: FloatArray, v: FloatArray, q: FloatArray, which: IntArray, normalized: Estimate
+    w: FloatArray, v: FloatArray, q: FloatArray, which: IntArray, normalized: WeightedMean
 ) -> Diagnostics:
-    mean = float(q @ w)
-    parts = q * w
-    by_cluster = _by(which, parts)
-    n_clusters = len(by_cluster)
+    mean, parts = float(q @ w), q * w
+    by_cluster = np.bincount(which, parts)
     total, squares = float(parts.sum()), float(by_cluster @ by_cluster)
     levels = [level * mean for level in CLIP_LEVELS if 0 < level * mean < w.max()]
     return Diagnostics(
         n_rows=len(w),
         n_weighted=int((w > 0).sum()),
-        n_clusters=n_clusters,
+        n_clusters=len(by_cluster),
         effective_rows=total**2 / float(parts @ parts) if total else 0.0,
         mean_weight=mean,
-        mean_weight_error=_error(_by(which, q * (w - mean))),
+        mean_weight_error=_error(np.bincount(which, q * (w - mean))),
         largest_weight=float(w.max()),
         largest_share=float(parts.max()) / total if total else 0.0,
         largest_square_share=float(by_cluster.max()) ** 2 / squares if squares else 0.0,
         zero_share=float((w == 0).mean()),
         value=normalized.value,
         error=normalized.error,
-        cut=_cut(w, v, q, mean * math.sqrt(n_clusters)),
+        cut=_cut(w, v, q, mean * math.sqrt(len(by_cluster))),
         clipped=tuple(_cut(w, v, q, level) for level in levels),
     )
 
@@ -262,29 +235,21 @@ def _cut(w: FloatArray, v: FloatArray, q: FloatArray, level: float) -> Clipped:
     return Clipped(level, value, float((w > level).mean()))
 
 
-def cautions(diagnostics: Diagnostics) -> list[str]:
-    """Return, in sentences, why an estimate from another plan's log may be worse than it looks.
+def weight_cautions(diagnostics: Diagnostics) -> list[str]:
+    """Return, in sentences, why a mean from another plan's log may be worse than it looks.
 
-    Parameters
-    ----------
-    diagnostics : Diagnostics
-        From `estimate_off_policy`.
-
-    Returns
-    -------
-    list of str
-        Empty if there is nothing to say. That is no proof: prescriptions that the plan makes and
-        the log never made leave no trace in weights, except in a mean weight below 1.
+    Nothing to say is no proof: prescriptions that the plan makes and the log never made leave no
+    trace in weights, except in a mean weight below 1.
 
     Examples
     --------
     >>> import numpy as np
-    >>> from volition.choices.off_policy import cautions, estimate_off_policy
+    >>> from volition.choices.off_policy import estimate_off_policy, weight_cautions
     >>> weight, cost = np.tile([0.5, 1.5], 500), np.arange(1000.0)
-    >>> cautions(estimate_off_policy(weight, cost).diagnostics)
+    >>> weight_cautions(estimate_off_policy(weight, cost).diagnostics)
     []
     >>> weight[0] = 400.0
-    >>> print(cautions(estimate_off_policy(weight, cost).diagnostics)[0])
+    >>> print(weight_cautions(estimate_off_policy(weight, cost).diagnostics)[0])
     Of 1000 rows, 12 effective ones are left: below 100, intervals are rough.
     """
     d = diagnostics
@@ -293,11 +258,10 @@ def cautions(diagnostics: Diagnostics) -> list[str]:
             f"None of {d.n_rows} rows has a weight: the log never tried what the plan prescribes, "
             "so it says nothing about the plan."
         ]
-    found = []
-    effective, rows = d.effective_rows, d.n_rows
+    found, effective = [], d.effective_rows
     if effective < FEW_EFFECTIVE:
         found.append(
-            f"Of {rows} rows, {effective:.0f} effective ones are left: below "
+            f"Of {d.n_rows} rows, {effective:.0f} effective ones are left: below "
             f"{FEW_EFFECTIVE:.0f}, intervals are rough."
         )
     elif effective < SMALL_SHARE * d.n_weighted:
@@ -306,8 +270,7 @@ def cautions(diagnostics: Diagnostics) -> list[str]:
             f"({100 * effective / d.n_weighted:.1f} %) are effective: a few rows with large "
             f"weights (up to {d.largest_weight:.3g}) decide, and the interval may miss the truth."
         )
-    gap = abs(d.mean_weight - 1)
-    if gap > max(FAR_FROM_ONE * d.mean_weight_error, NEAR_ONE):
+    if abs(d.mean_weight - 1) > max(FAR_FROM_ONE * d.mean_weight_error, NEAR_ONE):
         found.append(
             f"The mean weight is {d.mean_weight:.3f} (standard error {d.mean_weight_error:.3f}) "
             "and should be 1: the logged propensities are wrong, or the log never tried some of "

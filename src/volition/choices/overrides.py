@@ -12,12 +12,12 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from scipy.stats import norm, t
+from scipy.stats import t
 
 from volition.choices.coding import holds_text, named_columns
-from volition.choices.data import Choices
-from volition.choices.ranked import ranks, ranks_of_others
+from volition.choices.data import Choices, nearness_ranks
+from volition.choices.ranked import ranks_of_others
+from volition.choices.statistics import Z95, percent, wilson
 from volition.core.costs import Cost
 from volition.populations.answers import IntArray
 
@@ -25,7 +25,7 @@ from volition.populations.answers import IntArray
 FEW_VALUES = 4
 #: entities from which on a covariate is cut into thirds; fewer are cut at the median
 ENOUGH_FOR_THIRDS = 60
-#: ranks of nearness that are told apart, and centres that are printed
+#: names of ranks, and centres that are printed
 RANKS, PRINTED = ("nearest other centre", "second nearest", "third nearest", "farther centres"), 6
 
 
@@ -43,7 +43,8 @@ class Rate(NamedTuple):
     def __str__(self) -> str:
         if self.n_rows == 0:
             return "never seen"
-        return f"{_percent(self.share)} % ({_percent(self.low)} to {_percent(self.high)})"
+        low, high = (percent(end).removesuffix(" %") for end in (self.low, self.high))
+        return f"{percent(self.share)} ({low} to {high})"
 
 
 class Group(NamedTuple):
@@ -82,7 +83,7 @@ class OverrideRates(NamedTuple):
             used = sorted(self.by_center, key=lambda rate: -rate.n_hits)
             rest = sum(rate.n_hits for rate in used[PRINTED:])
             ways = [f"{rate} to {rate.label}" for rate in used[:PRINTED] if rate.n_hits]
-            ways += [f"{_percent(rest / whole.n_hits)} % to others"] if rest else []
+            ways += [f"{percent(rest / whole.n_hits)} to others"] if rest else []
             lines.append(f"By centre: {'; '.join(ways)}.")
         return "\n".join(lines)
 
@@ -96,6 +97,8 @@ def override_rates(
     centers: Sequence[str] = (),
 ) -> OverrideRates:
     """Return how often entities override, overall and by covariates, and where they go.
+
+    Printed, the result reads as a short paragraph.
 
     Parameters
     ----------
@@ -113,11 +116,6 @@ def override_rates(
     centers : sequence of str
         Names of the centres; "centre 0" and so on by default.
 
-    Returns
-    -------
-    OverrideRates
-        Printed, it reads as a short paragraph.
-
     Examples
     --------
     Four entities, two of them vans; only the cars override.
@@ -134,10 +132,9 @@ def override_rates(
     >>> [(group.label, round(group.always.share, 2)) for group in rates.groups]
     [('van = 0', 0.33), ('van = 1', 0.0)]
     """
-    X = np.asarray(X, dtype=np.float64)
     who, K = choices.entities, choices.n_clusters
     rows = np.arange(len(who))
-    rank = ranks(torch.from_numpy(choices.costs(X, cost))).numpy()
+    rank = nearness_ranks(choices.costs(X, cost))
     mine = rank[rows, choices.prescribed]
     left, near = choices.realized != choices.prescribed, mine == 0
     groups = []
@@ -157,9 +154,7 @@ def override_rates(
         _rate("nearest centre prescribed", left, who, near),
         _rate("another centre prescribed", left, who, ~near),
         tuple(groups),
-        tuple(
-            _rate(label, others == r, who, left) for r, label in enumerate(RANKS[: max(K - 1, 0)])
-        ),
+        tuple(_rate(label, others == r, who, left) for r, label in enumerate(RANKS[: K - 1])),
         tuple(_rate(label, choices.realized == k, who, left) for k, label in enumerate(named)),
     )
 
@@ -203,20 +198,4 @@ def _effective(hit: np.ndarray, share: float, who: IntArray, n_entities: int) ->
     variance = float(sums @ sums) / len(hit) ** 2 * n_entities / (n_entities - 1)
     rows = min(float(len(hit)), share * (1 - share) / variance)
     # The interval is made with the normal quantile; few entities need Student's.
-    return rows * float(norm.ppf(0.975) / t.ppf(0.975, n_entities - 1)) ** 2
-
-
-def wilson(share: float, n: float) -> tuple[float, float]:
-    """Return Wilson's 95 % interval of a share of n rows."""
-    z = float(norm.ppf(0.975))
-    spread = z * z / n
-    middle = (share + spread / 2) / (1 + spread)
-    half = z * math.sqrt(share * (1 - share) / n + spread / (4 * n)) / (1 + spread)
-    return max(0.0, middle - half), min(1.0, middle + half)
-
-
-def _percent(share: float) -> str:
-    """Return a share in per cent, with a digit more where it is small."""
-    return (
-        f"{100 * share:.0f}" if 0.1 <= share <= 0.995 or share in {0, 1} else f"{100 * share:.1f}"
-    )
+    return rows * float(Z95 / t.ppf(0.975, n_entities - 1)) ** 2

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from volition.core.autonomy import SoftmaxTransition, Transition, barred, stay_or_leave
 
-#: ranks told apart: nearest, second, third, and all that are farther
-CLASSES = 4
+#: classes of ranks: nearest, second, third, and all that are farther
+RANK_CLASSES = 4
 
 
 def ranks(D: Tensor) -> Tensor:
@@ -23,39 +23,33 @@ def ranks(D: Tensor) -> Tensor:
 
 def ranks_of_others(rank: Any, mine: Any) -> Any:
     """Return classes of ranks among all centres but the prescribed one, of rank ``mine``."""
-    return (rank - 1 * (rank > mine)).clip(max=CLASSES - 1)
+    return (rank - 1 * (rank > mine)).clip(max=RANK_CLASSES - 1)
 
 
 class RankedTransition(Transition):
     """Stay with probability 1 - kappa, else k != j with weight exp(b_ik + t[rank of j, rank of k]).
 
-    The rank of k is that among the others than j. Only the first ranks are told apart, so that all
+    The rank of k counts others than j only. The first ranks have weights of their own, so that all
     j of a higher rank share their weights and averages over k need O(nK) memory.
-
-    Parameters
-    ----------
-    kappa : Tensor of shape (n, K)
-    b : Tensor of shape (n, K)
-    rank : Tensor of shape (n, K)
-    table : Tensor of shape (CLASSES, CLASSES)
+    ``kappa``, ``b`` and ``rank`` are (n, K), ``table`` is t, (RANK_CLASSES, RANK_CLASSES).
     """
 
     def __init__(self, kappa: Tensor, b: Tensor, rank: Tensor, table: Tensor) -> None:
         self.kappa, self.b, self.rank, self.table = kappa, b, rank, table
-        self.n_near = min(CLASSES - 1, b.shape[1])
-
-    def _near(self, r: int) -> Tensor:
-        """Return where to, (n, K), from the centre of rank r."""
-        logits = self.b + self.table[r][ranks_of_others(self.rank, r)]
-        return logits.masked_fill(self.rank == r, -torch.inf).softmax(1)
+        self.n_near = min(RANK_CLASSES - 1, b.shape[1])
 
     @cached_property
     def _nears(self) -> list[Tensor]:
-        return [self._near(r) for r in range(self.n_near)]
+        """Where to, (n, K), from the centre of each of the first ranks."""
+        near = []
+        for r in range(self.n_near):
+            logits = self.b + self.table[r][ranks_of_others(self.rank, r)]
+            near.append(logits.masked_fill(self.rank == r, -torch.inf).softmax(1))
+        return near
 
     @cached_property
     def _far(self) -> SoftmaxTransition:
-        logits = self.b + self.table[-1][self.rank.clamp(max=CLASSES - 1)]
+        logits = self.b + self.table[-1][self.rank.clamp(max=RANK_CLASSES - 1)]
         away = barred(logits.shape[1], logits.dtype, logits.device)
         return SoftmaxTransition(1.0, away, logits)
 

@@ -13,13 +13,13 @@ from scipy.stats import norm
 from volition.choices.data import Choices, make_decisions, make_scene
 from volition.choices.fit import FAMILIES, ChoiceFit, refit
 from volition.choices.logit import log_probabilities
-from volition.choices.overrides import wilson
+from volition.choices.seen import RARELY, shares_of_ranks
+from volition.choices.statistics import percent, wilson
 from volition.choices.terms import Term, named
-from volition.choices.worth import RARELY, shares_of_ranks
 from volition.core.costs import Cost
 from volition.core.validation import FloatArray
 
-#: choices and overrides below which a word of caution is due
+#: choices and overrides below which a caution is due
 FEW_CHOICES, FEW_OVERRIDES = 200, 20
 
 
@@ -37,7 +37,7 @@ class CalibrationBin(NamedTuple):
 
     part: str
     predicted: float
-    observed: float
+    came_true: float
     low: float
     high: float
     n: int
@@ -47,16 +47,7 @@ def parameters(fit: ChoiceFit, level: float = 0.95) -> list[Parameter]:
     """Return kappa, zeta/T, gamma/T, gamma and T as far as the model has them.
 
     The unit of zeta is free (only zeta/T and gamma/T can be seen); gamma and T are for zeta = 1.
-
-    Parameters
-    ----------
-    fit : ChoiceFit
-    level : float, default=0.95
-        Of the intervals.
-
-    Examples
-    --------
-    See ``docs/from-a-log.md``.
+    Intervals have the given level. For an example see ``docs/from-a-log.md``.
     """
     z = float(norm.ppf(0.5 + level / 2))
     found, (stay, away) = [], FAMILIES["distance"]
@@ -68,8 +59,8 @@ def parameters(fit: ChoiceFit, level: float = 0.95) -> list[Parameter]:
         return found  # slopes are not those of the family
     unit, slopes = fit.model.cost_unit, {}
     for term, name in zip(away, ("zeta / T", "gamma / T"), strict=True):
-        if term in fit.away.places:
-            at = fit.away.places[term].start
+        if term in fit.away.slices:
+            at = fit.away.slices[term].start
             value = -fit.away.coefficients[at] / unit
             error = math.sqrt(fit.away.covariance[at, at]) / unit
             slopes[name] = (value, error)
@@ -104,29 +95,20 @@ def coefficients(
 ) -> list[Parameter]:
     """Return every coefficient of both parts, in units of the data's own cost.
 
-    Parameters
-    ----------
-    fit : ChoiceFit
-    level : float, default=0.95
-        Of the intervals.
-    covariates : sequence of str
-        Names of the covariates; numbers by default.
+    Intervals have the given level. Covariates go by their names, or else by numbers.
     """
     z = float(norm.ppf(0.5 + level / 2))
     rows = []
     for name, part in fit.parts.items():
+        theta = part.coefficients
         half = z * np.sqrt(np.maximum(np.diag(part.covariance), 0))
-        ends = zip(
-            part.coefficients, part.coefficients - half, part.coefficients + half, strict=True
-        )
-        labels = (
+        labels = [
             f"{name}: {term.name}{which}"
             for term in named(name, part.terms)
             for which in _each(term, len(part.by_term()[term.name]), covariates)
-        )
-        rows += [
-            Parameter(label, *map(float, one)) for label, one in zip(labels, ends, strict=True)
         ]
+        for label, *ends in zip(labels, theta, theta - half, theta + half, strict=True):
+            rows.append(Parameter(label, *map(float, ends)))
     return rows
 
 
@@ -146,16 +128,7 @@ def calibration(
     """Return how often predicted choices came true, for obeying and for each way to override.
 
     The terms of the model are fitted to the choices of three in four entities; what they predict
-    for the others is compared with what those did.
-
-    Parameters
-    ----------
-    fit : ChoiceFit
-    X : array of shape (n, d)
-    choices : Choices
-    cost : Cost
-    n_bins : int
-        Bins of equal width.
+    for the others is compared with what those did, in bins of equal width.
     """
     X = np.asarray(X, dtype=np.float64)
     held = choices.entities % 4 == 3
@@ -171,20 +144,18 @@ def calibration(
         if len(decisions.chosen) == 0 or (name == "away" and choices.n_clusters < 3):
             continue
         p = np.exp(log_probabilities(decisions, part.coefficients))
-        came = np.zeros(p.shape, dtype=bool)
-        came[np.arange(len(p)), decisions.chosen] = True
+        came = np.arange(p.shape[1]) == decisions.chosen[:, None]
         which = decisions.open if name == "away" else (slice(None), 0)
         p, came = p[which], came[which]
         number = np.minimum((p * n_bins).astype(np.int64), n_bins - 1)
         for b in np.unique(number):
-            rows = np.flatnonzero(number == b)
-            n, k = len(rows), int(came[rows].sum())
-            ends = wilson(k / n, n)
-            bins.append(CalibrationBin(name, float(p[rows].mean()), k / n, *ends, n))
+            mine = number == b
+            n, share = int(mine.sum()), float(came[mine].mean())
+            bins.append(CalibrationBin(name, float(p[mine].mean()), share, *wilson(share, n), n))
     return bins
 
 
-def cautions(fit: ChoiceFit, X: FloatArray, choices: Choices, cost: Cost) -> list[str]:
+def log_cautions(X: FloatArray, choices: Choices, cost: Cost) -> list[str]:
     """Return, in sentences, why less can be concluded from a log than its numbers suggest."""
     found, m = [], len(choices.entities)
     left = int((choices.realized != choices.prescribed).sum())
@@ -203,19 +174,13 @@ def cautions(fit: ChoiceFit, X: FloatArray, choices: Choices, cost: Cost) -> lis
             f"Only {left} of {m} {were}: too few (below {FEW_OVERRIDES}) to tell well where "
             "entities go."
         )
-    if choices.n_clusters > 1:
-        shares = shares_of_ranks(X, choices, cost)
-        if shares.max() > 1 - RARELY:
-            rank = int(shares.argmax())
-            name = "the nearest centre" if rank == 0 else f"the centre of rank {rank + 1}"
-            found.append(
-                f"In {_almost(float(shares[rank]))} of the choices {name} was prescribed: the log "
-                "does not show what entities do when told to use another one, and says nothing of "
-                "plans that tell them to. Prescribe a random centre in one case of ten to find out."
-            )
+    shares = shares_of_ranks(X, choices, cost)
+    if choices.n_clusters > 1 and shares.max() > 1 - RARELY:
+        rank = int(shares.argmax())
+        name = "the nearest centre" if rank == 0 else f"the centre of rank {rank + 1}"
+        found.append(
+            f"In {percent(float(shares[rank]))} of the choices {name} was prescribed: the log does "
+            "not show what entities do when told to use another one, and says nothing of plans "
+            "that tell them to. Prescribe a random centre in one case of ten to find out."
+        )
     return found
-
-
-def _almost(share: float) -> str:
-    """Return a share near one in per cent, without rounding it up to all."""
-    return "100 %" if share == 1 else f"{math.floor(1000 * share) / 10:.1f} %"

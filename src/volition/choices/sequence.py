@@ -8,7 +8,10 @@ Traits of an entity that never change (a favourite, a strong will) are no memory
 entity to one prescription may then be exchanged with each other, whatever the traits are: so what
 was seen is compared with what is seen after such exchanges at random. No model is needed for that.
 Days are: each answer is taken against the mean of its part of the log, so that a centre that is
-closed for a while is no memory of anybody's.
+closed for a while is not taken for memory.
+
+All tests return a statistic and its p-value. They take ``obeyed`` (m,), whether the entity obeyed
+less what was predicted, and choices in the order of time, at least within each set of centres.
 """
 
 from __future__ import annotations
@@ -21,37 +24,26 @@ from scipy.stats import f as fisher
 from scipy.stats import norm
 
 from volition.choices.data import PARTS, Choices
+from volition.choices.statistics import group_sums, squared_length
 from volition.core.validation import FloatArray
 
 #: random exchanges that a statistic is compared with
 EXCHANGES = 600
 #: numbers that all exchanges may move, at most; beyond, some entities are looked at
-MOST_MOVED = 400_000_000
+MOST_EXCHANGED = 400_000_000
 #: rows that a prescribed centre has in a part of the log, on average
 ROWS_PER_PART = 20
 #: how often entities and parts of the log are taken out in turn
 ROUNDS = 30
-#: variance that a sum needs, at least, to be as good as normal
+#: variance that a sum needs, at least, to be about normal
 FEWEST_EVENTS = 2.0
-#: rows before a row in which the crowd at a centre is counted
-WINDOWS, USUAL = (10, 30, 100), 400
+#: rows before a row in which the crowd at a centre is counted, and those for the usual crowd
+WINDOWS, USUAL_WINDOW = (10, 30, 100), 400
 #: rows that a check of crowds needs, and entities beyond the numbers it looks at; also entities
 #: with several rows that show how a log is sorted
-FEWEST_ROWS, FEWEST_ENTITIES = 500, 10
-
-
-def _parts(choices: Choices) -> Any:
-    """Return the part of the log that each row is in, together with its prescription."""
-    m, K = len(choices.entities), choices.n_clusters
-    parts = max(1, min(PARTS, m // (ROWS_PER_PART * K)))
-    return (np.arange(m) * parts // m) * K + choices.prescribed
-
-
-def _means(left: FloatArray, which: Any) -> FloatArray:
-    """Return the mean of each row's group."""
-    rows = np.maximum(np.bincount(which), 1)
-    mean = np.stack([np.bincount(which, column) / rows for column in left.T], axis=1)
-    return mean[which]
+FEWEST_CROWD_ROWS, FEWEST_ENTITIES = 500, 10
+#: the test of a log that shows nothing
+NOTHING = (0.0, 1.0)
 
 
 def memory(
@@ -59,21 +51,9 @@ def memory(
 ) -> tuple[tuple[float, float], tuple[float, float]]:
     """Return whether answers go with what an entity was told before, and with what it did.
 
-    Parameters
-    ----------
-    used : array of shape (m, G)
-        Used groups of centres, less what was predicted.
-    obeyed : array of shape (m,)
-        Whether the entity obeyed, less what was predicted.
-    choices : Choices
-        In the order of time, at least within each set of centres.
-    group : array of shape (K,)
-        Group of each centre.
-
-    Returns
-    -------
-    tuple of (statistic, p-value), twice
-        Right for any traits that do not change, where prescriptions do not depend on answers.
+    ``used`` (m, G) is which group of centres was used, less what was predicted; ``group`` (K,) the
+    group of each centre. Right for any traits that do not change, where prescriptions do not depend
+    on answers.
 
     Examples
     --------
@@ -89,41 +69,36 @@ def memory(
     >>> def of(obeys):
     ...     residual = (obeys - 0.5)[:, None] * (1 - 2 * (told[:, None] != [0, 1]))
     ...     return memory(residual, obeys - 0.5, log, np.arange(2))[0][1]
-    >>> of(who % 2 == 0) > 0.01
-    True
-    >>> again = np.roll(told, 50) == told
-    >>> of(~again) < 1e-6
-    True
+    >>> of(who % 2 == 0) > 0.01, of(np.roll(told, 50) != told) < 1e-6
+    (True, True)
     """
-    K, who = choices.n_clusters, choices.entities * len(choices.layouts) + choices.layout
-    rows = _that_come_again(who, used.shape[1])
+    rows = _with_several_rows(choices.entity_and_layout, used.shape[1])
     if len(rows) == 0:
-        return (0.0, 1.0), (0.0, 1.0)
-    part = np.unique(_parts(choices)[rows], return_inverse=True)[1]
-    w, j, r, u = who[rows], choices.prescribed[rows], obeyed[rows], used[rows]
+        return NOTHING, NOTHING
+    m, K = len(choices.entities), choices.n_clusters
+    n_parts = max(1, min(PARTS, m // (ROWS_PER_PART * K)))
+    part = (np.arange(m) * n_parts // m) * K + choices.prescribed
+    part = np.unique(part[rows], return_inverse=True)[1]
+    w, j = choices.entity_and_layout[rows], choices.prescribed[rows]
+    r, u = obeyed[rows], used[rows]
     answer_to = np.unique(w * K + j, return_inverse=True)[1]
     first = np.concatenate([[True], w[1:] != w[:-1]])
     now = np.flatnonzero(~first)
-    same = ~first & (j == np.roll(j, 1))
     there = group[j[now]]
     # What was told before, as far as neither the entity nor the part of the log explains it.
-    told = np.stack([first, same], axis=1).astype(np.float64)
+    told = np.stack([first, ~first & (j == np.roll(j, 1))], axis=1).astype(np.float64)
     for _ in range(ROUNDS):
         told -= _means(told, part)
         told -= _means(told, answer_to)
-    # What entities are like is no matter of time: parts differ by answers of one to the same.
+    # Traits do not change in time, so parts differ only by answers of one entity to the same.
     late_r, late_u = (
         left - _means(left - _means(left, answer_to), part) for left in (r[:, None], u)
     )
 
     def statistics(order: Any) -> list[float]:
         s, v = late_r[order, 0], late_u[order]
-        return [
-            *(r[order] @ told),
-            s[now - 1] @ s[now],
-            v[now - 1, there] @ s[now],
-            (v[now - 1] * v[now]).sum(),
-        ]
+        did = s[now - 1] @ s[now], v[now - 1, there] @ s[now], (v[now - 1] * v[now]).sum()
+        return [*(r[order] @ told), *did]
 
     stable = np.argsort(answer_to, kind="stable")
     rng, order = np.random.default_rng(0), np.empty(len(rows), dtype=np.int64)
@@ -135,72 +110,29 @@ def memory(
     return _surprise(seen[:2], drawn[:, :2]), _surprise(seen[2:], drawn[:, 2:])
 
 
-def told_again(obeyed: FloatArray, choices: Choices, propensity: FloatArray) -> tuple[float, float]:
-    """Return whether obeying goes with being told the same as last time.
-
-    How often that happens by chance is known: it is the probability of the prescription. So
-    entities are compared with each other too, which tells more than `memory` where each has few
-    rows.
-
-    Parameters
-    ----------
-    obeyed : array of shape (m,)
-        Whether the entity obeyed, less what was predicted.
-    choices : Choices
-        In the order of time, at least within each set of centres.
-    propensity : array of shape (m,)
-        Probability of each prescription, also the time before.
-
-    Returns
-    -------
-    tuple of float
-        The statistic, and its p-value.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from volition.choices import Choices
-    >>> from volition.choices.sequence import told_again
-    >>> rng = np.random.default_rng(0)
-    >>> who, told = np.repeat(np.arange(500), 2), rng.integers(0, 2, 1000)
-    >>> log = Choices(who, told, told, np.zeros(1000, int), np.zeros((1, 2, 2)))
-    >>> tired = (np.roll(told, 1) == told) & (np.arange(1000) % 2 == 1)
-    >>> told_again(0.5 - tired, log, np.full(1000, 0.5))[1] < 1e-6
-    True
-    >>> told_again(rng.random(1000) - 0.5, log, np.full(1000, 0.5))[1] > 0.01
-    True
-    """
-    who = choices.entities * len(choices.layouts) + choices.layout
-    order = np.argsort(who, kind="stable")
-    now = 1 + np.flatnonzero(who[order][1:] == who[order][:-1])
-    last, now = order[now - 1], order[now]
-    chance, r = propensity[now], obeyed[now]
-    same = choices.prescribed[now] == choices.prescribed[last]
-    variance = float(r**2 @ (chance * (1 - chance)))
-    if variance < FEWEST_EVENTS:
-        return 0.0, 1.0
-    z = float((same - chance) @ r) / math.sqrt(variance)
-    return z, float(2 * norm.sf(abs(z)))
+def _means(left: FloatArray, which: Any) -> FloatArray:
+    """Return the mean of each row's group."""
+    rows = np.maximum(np.bincount(which), 1)
+    return (group_sums(which, left) / rows[:, None])[which]
 
 
-def _that_come_again(who: Any, width: int) -> Any:
+def _with_several_rows(who: Any, width: int) -> Any:
     """Return rows of entities with several rows, those of an entity one after another."""
     order = np.argsort(who, kind="stable")
     _, number, times = np.unique(who[order], return_inverse=True, return_counts=True)
-    again = times > 1
-    picked = np.random.default_rng(0).permutation(np.flatnonzero(again))
-    room = np.cumsum(times[picked]) <= MOST_MOVED // (EXCHANGES * (width + 1))
-    again[picked[~room]] = False
-    return order[again[number]]
+    several = times > 1
+    picked = np.random.default_rng(0).permutation(np.flatnonzero(several))
+    room = np.cumsum(times[picked]) <= MOST_EXCHANGED // (EXCHANGES * (width + 1))
+    several[picked[~room]] = False
+    return order[several[number]]
 
 
 def _surprise(seen: FloatArray, drawn: FloatArray) -> tuple[float, float]:
     """Return how far statistics are from their law by chance, known from some draws."""
-    n, off = len(drawn), seen - drawn.mean(0)
-    scale = drawn.std(0)
+    n, off, scale = len(drawn), seen - drawn.mean(0), drawn.std(0)
     kept = scale > 1e-9
     if not kept.any():
-        return 0.0, 1.0
+        return NOTHING
     z, standard = off[kept] / scale[kept], (drawn - drawn.mean(0))[:, kept] / scale[kept]
     values, vectors = np.linalg.eigh(standard.T @ standard / (n - 1))
     usable = values > 1e-6
@@ -214,82 +146,54 @@ def _surprise(seen: FloatArray, drawn: FloatArray) -> tuple[float, float]:
     return statistic, max(chance, (beyond + 1) / (n + 1)) if beyond else chance
 
 
-def crowds(obeyed: FloatArray, choices: Choices) -> tuple[float, float]:
-    """Return whether obeying goes with how many others were sent to that centre just before.
+def told_again(obeyed: FloatArray, choices: Choices, propensity: FloatArray) -> tuple[float, float]:
+    """Return whether obeying goes with being told the same as last time.
 
-    Parameters
-    ----------
-    obeyed : array of shape (m,)
-        Whether the entity obeyed, less what was predicted.
-    choices : Choices
-        In the order of time.
-
-    Returns
-    -------
-    tuple of float
-        The statistic, and its p-value.
-
-    Examples
-    --------
-    Who is sent where three or more of the ten rows before were sent does not obey:
-
-    >>> import numpy as np
-    >>> from volition.choices import Choices
-    >>> from volition.choices.sequence import crowds
-    >>> told = np.random.default_rng(0).integers(0, 4, 2000)
-    >>> log = Choices(np.arange(2000), told, told, 0 * told, np.zeros((1, 4, 2)))
-    >>> crowd = np.array([(told[max(0, t - 10) : t] == told[t]).sum() for t in range(2000)])
-    >>> crowds((crowd < 3) - 0.5, log)[1] < 1e-6
-    True
+    How often that happens by chance is known: it is the ``propensity`` (m,) of the prescription,
+    also the time before. So entities are compared with each other too, which tells more than
+    `memory` where each has few rows.
     """
-    m, j = len(obeyed), choices.prescribed
-    if m < FEWEST_ROWS:
-        return 0.0, 1.0
+    who = choices.entity_and_layout
+    order = np.argsort(who, kind="stable")
+    now = 1 + np.flatnonzero(who[order][1:] == who[order][:-1])
+    last, now = order[now - 1], order[now]
+    chance, r = propensity[now], obeyed[now]
+    same = choices.prescribed[now] == choices.prescribed[last]
+    variance = float(r**2 @ (chance * (1 - chance)))
+    if variance < FEWEST_EVENTS:
+        return NOTHING
+    z = float((same - chance) @ r) / math.sqrt(variance)
+    return z, float(2 * norm.sf(abs(z)))
+
+
+def crowds(obeyed: FloatArray, choices: Choices) -> tuple[float, float]:
+    """Return whether obeying goes with how many others were sent to that centre just before."""
+    if len(obeyed) < FEWEST_CROWD_ROWS:
+        return NOTHING
     # Of those who were sent, not of those who went: a centre that all avoid for a day has no crowd
     # because nobody obeys, not the other way round.
-    who = np.unique(choices.entities, return_inverse=True)[1]
-    usual = _crowd(j, who, USUAL)
+    j, who = choices.prescribed, np.unique(choices.entities, return_inverse=True)[1]
+    usual = _crowd(j, who, USUAL_WINDOW)
     crowd = np.stack([_crowd(j, who, window) - usual for window in WINDOWS], axis=1)
     # An entity obeys more or less than others all along, and near the same rows: all its rows are
     # one draw.
-    each = np.stack([np.bincount(who, column * obeyed) for column in crowd.T], axis=1)
-    off, spread, n = each.sum(0), each.T @ each, len(each)
+    each = group_sums(who, crowd * obeyed[:, None])
+    spread, n = each.T @ each, len(each)
     scale = np.sqrt(np.diag(spread))
     if not (scale > 0).all():
-        return 0.0, 1.0
-    values, vectors = np.linalg.eigh(spread / np.outer(scale, scale))
-    usable = values > 1e-6
-    q = int(usable.sum())
+        return NOTHING
+    statistic, q = squared_length(each.sum(0) / scale, spread / np.outer(scale, scale))
     if n < q + FEWEST_ENTITIES:
-        return 0.0, 1.0
-    statistic = float(((vectors[:, usable].T @ (off / scale)) ** 2 / values[usable]).sum())
+        return NOTHING
     # Hotelling: this spread is about zero, not about the mean.
     ratio = statistic / max(n - statistic, 1e-9) * (n - q) / q
     return statistic, float(fisher.sf(ratio, q, n - q))
 
 
-def sorted_by_entity(choices: Choices) -> bool:
-    """Return whether the rows of each entity stand together: then they are in no order of time."""
-    who = choices.entities * len(choices.layouts) + choices.layout
-    runs = 1 + int((who[1:] != who[:-1]).sum()) if len(who) else 0
-    times = np.unique(who, return_counts=True)[1]
-    return runs == len(times) and int((times > 1).sum()) >= FEWEST_ENTITIES
-
-
-def sorted_by_prescription(choices: Choices) -> bool:
-    """Return whether each entity's rows are sorted by what it was told: no order of time either."""
-    who, j = choices.entities * len(choices.layouts) + choices.layout, choices.prescribed
-    order = np.argsort(who, kind="stable")
-    again = who[order][1:] == who[order][:-1]
-    steps = np.diff(j[order])[again]
-    return bool((steps >= 0).all()) and int((steps > 0).sum()) >= FEWEST_ENTITIES
-
-
 def _crowd(which: Any, who: Any, window: int) -> FloatArray:
     """Return the share of others' rows, of those just before, that have the centre of each row."""
-    row = np.arange(len(which))
     there = _before(which, window) - _before(who * (which.max() + 1) + which, window)
-    others = np.minimum(row, window) - _before(who, window)
+    others = np.minimum(np.arange(len(which)), window) - _before(who, window)
     share: FloatArray = there / np.maximum(others, 1)
     return share
 
@@ -297,9 +201,25 @@ def _crowd(which: Any, who: Any, window: int) -> FloatArray:
 def _before(key: Any, window: int) -> Any:
     """Return how many of the rows just before have the key of each row."""
     order = np.argsort(key, kind="stable")
-    number = np.unique(key[order], return_inverse=True)[1]
-    start = number * (len(key) + 1)
+    start = np.unique(key[order], return_inverse=True)[1] * (len(key) + 1)
     place = start + order
     out = np.empty(len(key), dtype=np.int64)
     out[order] = np.arange(len(key)) - np.searchsorted(place, np.maximum(place - window, start))
     return out
+
+
+def sorted_by_entity(choices: Choices) -> bool:
+    """Return whether the rows of each entity stand together: then they are in no order of time."""
+    who = choices.entity_and_layout
+    runs = 1 + int((who[1:] != who[:-1]).sum()) if len(who) else 0
+    times = np.unique(who, return_counts=True)[1]
+    return runs == len(times) and int((times > 1).sum()) >= FEWEST_ENTITIES
+
+
+def sorted_by_prescription(choices: Choices) -> bool:
+    """Return whether each entity's rows are sorted by what it was told: no order of time either."""
+    who = choices.entity_and_layout
+    order = np.argsort(who, kind="stable")
+    again = who[order][1:] == who[order][:-1]
+    steps = np.diff(choices.prescribed[order])[again]
+    return bool((steps >= 0).all()) and int((steps > 0).sum()) >= FEWEST_ENTITIES

@@ -19,16 +19,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from volition.choices.ranked import CLASSES, RankedTransition, ranks_of_others
+from volition.choices.ranked import RANK_CLASSES, RankedTransition, ranks_of_others
 from volition.core.autonomy import Transition
 from volition.core.validation import FloatArray, check_scalar
 from volition.io.files import expect
 from volition.io.serialization import constructed, registered
 
 #: costs, in units of their own, below which logarithms no longer fall
-SMALLEST = 1e-3
+LOG_FLOOR = 1e-3
 #: curves are straight between so many points, evenly spaced in the logarithm up to the largest cost
-KNOTS, LARGEST = 24, 20.0
+KNOTS, LAST_KNOT = 24, 20.0
 
 
 class View(NamedTuple):
@@ -41,7 +41,9 @@ class View(NamedTuple):
 
     cluster: Any  # (n, A) or (A,) its number
     cost: Any = None  # (n, A) from the entity, or from the prescribed centre
-    bent: Any = None  # (n, A) the same for terms that are not straight; see `ChoiceAutonomy.seen`
+    bent: Any = (
+        None  # (n, A) the same for terms that are not straight; see `ChoiceAutonomy.cost_ranges`
+    )
     excess: Any = None  # (n, A) how much more it costs the entity than the nearest centre does
     prescribed: Any = None  # (n, 1)
     rank: Any = None  # (n, A) how many centres are nearer to the entity
@@ -84,24 +86,9 @@ class Basis(NamedTuple):
 class Term(ABC):
     """One kind of term.
 
-    Parameters
-    ----------
-    name : str
-    about : {"stay", "entity", "pair"}
-        Whether the entity stays, or where it goes if not: by what it is to the entity, or by what
-        it is to the prescribed centre.
-    words : str
-        What choices then depend on, for people.
-    plainer : str, optional
-        The term that this one bends, if it does.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from volition.choices.terms import TERMS, View
-    >>> slope, costs = TERMS["away"]["entity"], torch.tensor([[0.0, 1.0, 2.0]])
-    >>> slope.value(torch.tensor([-3.0]), View(torch.arange(3), costs)).tolist()
-    [[-0.0, -3.0, -6.0]]
+    It is ``about`` whether the entity stays ("stay"), or where it goes if not: by what that is to
+    the "entity", or to the prescribed centre ("pair"). ``words`` say what choices then depend on,
+    for people. ``plainer`` names the linear term that this one bends, if it does.
     """
 
     name: str
@@ -109,11 +96,9 @@ class Term(ABC):
     words: str
     plainer: str | None = None
 
-    #: what there is one coefficient for each of: clusters, ranks, knots, or what the view has of
-    #: entities (covariates, patches)
+    #: what has one coefficient each: clusters, ranks, knots, covariates, patches
     per: ClassVar[tuple[str, ...]] = ()
-    #: weight of the square of a coefficient in a fit: slopes are all but free, others are drawn a
-    #: little towards none
+    #: weight of the square of a coefficient in a fit: others than slopes are drawn towards zero
     ridge: ClassVar[float] = 1e-4
     #: whether every model of this part has it
     always: ClassVar[bool] = False
@@ -152,7 +137,7 @@ class Term(ABC):
 
     def size(self, K: int, n_covariates: int, n_patches: int) -> int:
         """Return the number of coefficients."""
-        each = {"clusters": K, "ranks": CLASSES, "knots": KNOTS}
+        each = {"clusters": K, "ranks": RANK_CLASSES, "knots": KNOTS}
         each |= {"covariates": n_covariates, "patches": n_patches}
         return math.prod(each[what] for what in self.per)
 
@@ -192,7 +177,7 @@ class Logarithm(Slope):
     """A coefficient times the logarithm of the cost."""
 
     def columns(self, view: View) -> Columns:
-        cost = view.bent + SMALLEST
+        cost = view.bent + LOG_FLOOR
         return [(0, cost.log() if isinstance(cost, Tensor) else np.log(cost))]
 
 
@@ -202,8 +187,8 @@ class Curve(Slope):
     per, ridge = ("knots",), 0.02
 
     def columns(self, view: View) -> Columns:
-        step = math.log(LARGEST / SMALLEST) / (KNOTS - 1)
-        at = ((torch.as_tensor(view.bent) + SMALLEST).log() - math.log(SMALLEST)) / step
+        step = math.log(LAST_KNOT / LOG_FLOOR) / (KNOTS - 1)
+        at = ((torch.as_tensor(view.bent) + LOG_FLOOR).log() - math.log(LOG_FLOOR)) / step
         at = at.clamp(0, KNOTS - 1 - 1e-9)
         low = at.detach().floor().long().clamp(max=KNOTS - 2)
         return [(low, 1 - (at - low)), (low + 1, at - low)]
@@ -250,7 +235,7 @@ class Rank(Term):
     follows_centers, fewest_clusters = True, 3
 
     def columns(self, view: View) -> Columns:
-        return [(view.rank.clip(max=CLASSES - 1), None)]
+        return [(view.rank.clip(max=RANK_CLASSES - 1), None)]
 
 
 class RankTable(Rank):
@@ -262,10 +247,10 @@ class RankTable(Rank):
     def columns(self, view: View) -> Columns:
         mine = view.prescribed_rank
         others = ranks_of_others(view.rank, mine)
-        return [(mine.clip(max=CLASSES - 1) * CLASSES + others, None)]
+        return [(mine.clip(max=RANK_CLASSES - 1) * RANK_CLASSES + others, None)]
 
     def transition(self, theta: Tensor, kappa: Tensor, logits: Tensor, view: View) -> Transition:
-        return RankedTransition(kappa, logits, view.rank, theta.reshape(CLASSES, CLASSES))
+        return RankedTransition(kappa, logits, view.rank, theta.reshape(RANK_CLASSES, RANK_CLASSES))
 
 
 class Covariates(Term):
@@ -345,28 +330,19 @@ KINDS: tuple[Term, ...] = (
 TERMS = {part: {t.name: t for t in KINDS if t.part == part} for part in ("stay", "away")}
 #: what they are about, for people
 STAY, AWAY = ({name: term.words for name, term in part.items()} for part in TERMS.values())
-
-
-#: terms of staying that a log may not be able to tell apart
+#: terms of staying that a log may not tell apart
 ALIKE = ("cost", "excess", "cost curve", "excess curve")
 
 
 def named(part: str, names: Iterable[str]) -> list[Term]:
-    """Return the terms of a part that have these names; raise ValueError if they do not go.
-
-    Examples
-    --------
-    >>> from volition.choices.terms import named
-    >>> [term.follows_centers for term in named("stay", ["constant", "cost"])]
-    [False, True]
-    """
-    known, found = TERMS[part], []
+    """Return the terms of a part that have these names; raise ValueError if they do not fit."""
+    known, names = TERMS[part], list(names)
     for name in names:
         if name not in known:
             raise ValueError(f"There is no {part} term {name!r}; there are {list(known)}.")
-        found.append(known[name])
+    found = [known[name] for name in names]
     pairs = sorted(term.name for term in found if term.about == "pair")
-    for term in found:
-        if term.joint and pairs:
-            raise ValueError(f"The {part} term {pairs[0]!r} does not go with {term.name!r}.")
+    joint = [term.name for term in found if term.joint]
+    if joint and pairs:
+        raise ValueError(f"The {part} term {pairs[0]!r} does not go with {joint[0]!r}.")
     return found

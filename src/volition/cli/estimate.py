@@ -1,4 +1,4 @@
-"""``volition estimate``: from a log of choices to a model of them, new centres, and their worth."""
+"""``volition estimate``: from a log of choices to a model of them, new centres, and costs."""
 
 from __future__ import annotations
 
@@ -16,11 +16,17 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table as RichTable
 
 import volition
-from volition.choices import calibration, check_family, coefficients, parameters
-from volition.choices.decision import MOVED, NEAREST, instead_of_moving
-from volition.choices.off_policy import cautions as weight_cautions
-from volition.choices.overrides import override_rates
-from volition.choices.worth import GUESS, IGNORED, MODEL, SEEN
+from volition.choices import (
+    Evidence,
+    PlanName,
+    calibration,
+    check_family,
+    coefficients,
+    override_rates,
+    parameters,
+)
+from volition.choices.decision import instead_of_moving
+from volition.choices.off_policy import weight_cautions
 from volition.cli.options import NumberedFrom, SkipUnknown
 from volition.cli.output import Out, Overwrite
 from volition.cli.terminal import make_console
@@ -40,10 +46,10 @@ AUTONOMY = "autonomy.safetensors"
 #: what the command writes
 FILES = (
     AUTONOMY, "estimates.csv", "parameters.csv", "models.csv", "centers.csv", "moves.csv",
-    "assignments.csv", "summary.json", "calibration.png", "worth.png", "map.png",
+    "assignments.csv", "summary.json", "calibration.png", "plan-costs.png", "map.png",
 )  # fmt: skip
 #: what an estimate rests on, for people
-RESTS_ON = {SEEN: "what was seen", MODEL: "the model", GUESS: "a guess"}
+RESTS_ON = {Evidence.SEEN: "what was seen", Evidence.MODEL: "the model", Evidence.GUESS: "a guess"}
 
 
 def estimate(
@@ -112,7 +118,7 @@ def estimate(
     recommended plan is marked. Writes autonomy.safetensors (for
     volition fit --autonomy), estimates.csv, parameters.csv, models.csv, centers.csv, moves.csv
     (today's centres beside the new ones, and the share that uses each), assignments.csv,
-    summary.json, calibration.png, worth.png and map.png.
+    summary.json, calibration.png, plan-costs.png and map.png.
     """
     check_writable(out, FILES, overwrite)
     check_family(family)
@@ -135,15 +141,15 @@ def estimate(
                 numbered_from=numbered_from, skip_unknown=skip_unknown, tolerance=tolerance,
                 region=_region(region, layouts.shape[2]), unanswered=files.log.unanswered,
             )  # fmt: skip
-            worth = list(model.worth())
+            plans = list(model.compare_plans())
         except ValueError as error:
             raise ValueError(f"{log}: {error}") from None
     asked, names = names, model.covariate_names_ or names
-    summary = _summary(model, table, names, log.name, worth, perf_counter() - began, seed)
+    summary = _summary(model, table, names, log.name, plans, perf_counter() - began, seed)
     options = {"--columns": columns, "--metric": metric, "--id": id_column, "--weight": weight}
     told = "".join(f" {name} {value}" for name, value in options.items() if value is not None)
     # Where centres should not move, a fit would move them by a model that is not to be trusted.
-    moves = model.decision_ is not None and model.decision_.name == MOVED
+    moves = model.decision_ is not None and model.decision_.name == PlanName.MOVED
     going_on = f"volition fit {entities} --clusters {model.n_clusters} --autonomy {out / AUTONOMY}"
     summary["next"] = going_on + told if moves else None
     summary["unanswered"] = files.log.unanswered
@@ -152,10 +158,10 @@ def estimate(
     rates = override_rates(table.values, model.choices_, cost, Z, asked, centers_named)
     summary["overrides"] = str(rates)
     with output_folder(out, FILES, overwrite) as folder:
-        _write(model, table, names, worth, summary, folder)
+        _write(model, table, names, plans, summary, folder)
     console = make_console()
     console.width = max(console.width, 130)  # the table is of no use cut off
-    _print(console, model, worth, summary, out)
+    _print(console, model, plans, summary, out)
     decided = summary["recommended"]
     said = {*decided["doubts"], *decided["notes"], instead_of_moving(decided["name"])}
     # What libraries say of their own arithmetic is no news to users.
@@ -197,7 +203,7 @@ def _summary(
     table: Table,
     covariates: list[str],
     source: str,
-    worth: list[Any],
+    plans: list[Any],
     seconds: float,
     seed: int,
 ) -> dict[str, Any]:
@@ -217,10 +223,10 @@ def _summary(
         "stay": list(fit.stay.terms),
         "away": list(fit.away.terms),
         "parameters": {p.name: list(p[1:]) for p in parameters(fit)},
-        "worth": {row.name: row.as_dict() for row in worth},
+        "plans": {str(row.name): row.as_dict() for row in plans},
         "recommended": model.decision_ and model.decision_._asdict(),
         "checks": [check._asdict() | {"failed": check.failed} for check in model.checks_],
-        "reach": model.reach()._asdict(),
+        "extrapolation": model.extrapolation()._asdict(),
         "seconds": round(seconds, 3),
         "seed": seed,
     }
@@ -230,7 +236,7 @@ def _write(
     model: ChoiceClustering,
     table: Table,
     covariates: list[str],
-    worth: list[Any],
+    plans: list[Any],
     summary: dict[str, Any],
     folder: Path,
 ) -> None:
@@ -243,7 +249,7 @@ def _write(
         facts["covariates"] = list(model.entities_.coding.columns)
         facts["levels"] = model.entities_.coding.levels
     save_autonomy(fit.model, folder / AUTONOMY, **facts)
-    flat = [row.as_dict() for row in worth]
+    flat = [row.as_dict() for row in plans]
     write_csv(
         folder / "estimates.csv",
         list(flat[0]),
@@ -272,15 +278,15 @@ def _write(
     import matplotlib
 
     matplotlib.use("Agg")
-    from volition.plotting import plot_calibration, plot_relocation, plot_worth
+    from volition.plotting import plot_calibration, plot_plan_costs, plot_relocation
 
     bins = calibration(fit, model.entities_.X, model.choices_, model.entities_.cost)
     axes = plot_calibration(bins)
     title = f"{label(summary['source'])}: {summary['n_choices']} choices"
     axes[0].figure.suptitle(title, **PLAIN)
     save_figure(axes[0].figure, folder / "calibration.png")
-    ax = plot_worth(worth, unit=summary["cost_unit"])
-    save_figure(ax.figure, folder / "worth.png")
+    ax = plot_plan_costs(plans, unit=summary["cost_unit"])
+    save_figure(ax.figure, folder / "plan-costs.png")
     ax = plot_relocation(
         table.values, model.choices_.layouts[-1], model.cluster_centers_, model.labels_,
         names=table.columns, geographic="haversine" in metric, center_names=model.center_names_,
@@ -323,7 +329,7 @@ def _cell(value: float) -> float:
 def _print(
     console: Console,
     model: ChoiceClustering,
-    worth: list[Any],
+    plans: list[Any],
     summary: dict[str, Any],
     out: Path,
 ) -> None:
@@ -343,8 +349,8 @@ def _print(
     for p in parameters(fit):
         console.print(f"  {p.name} = {p.value:.4g}, between {p.low:.4g} and {p.high:.4g} (95 %)")
     console.print(f"Costs are in {summary['cost_unit']}.")
-    _print_plans(console, model, worth)
-    console.print(str(model.reach()))
+    _print_plans(console, model, plans)
+    console.print(str(model.extrapolation()))
     console.print(f"Results in {out}/: {', '.join(FILES)}")
     if _contradicted(model):
         console.print(
@@ -355,7 +361,7 @@ def _print(
         console.print(f"Go on with: {summary['next']}")
 
 
-def _print_plans(console: Console, model: ChoiceClustering, worth: list[Any]) -> None:
+def _print_plans(console: Console, model: ChoiceClustering, plans: list[Any]) -> None:
     """Print what each plan costs and saves, what that rests on, and which one is recommended."""
     decision = model.decision_
     assert decision is not None
@@ -363,10 +369,10 @@ def _print_plans(console: Console, model: ChoiceClustering, worth: list[Any]) ->
     heads = ("plan", "cost per entity", "rests on", "rows that count", "saves against today")
     for name in heads:
         table.add_column(name, justify="left" if name == "plan" else "right", no_wrap=True)
-    today = worth[0].expected.value
-    for row in worth:
-        saved = "" if row is worth[0] else _saved(row.saving, today)
-        rows = f"{row.effective_rows:.0f}" if row.basis == SEEN else "-"
+    today = plans[0].expected.value
+    for row in plans:
+        saved = "" if row is plans[0] else _saved(row.saving, today)
+        rows = f"{row.effective_rows:.0f}" if row.basis == Evidence.SEEN else "-"
         mark = " *" if row.name == decision.name else ""
         table.add_row(row.name + mark, _interval(row.expected), RESTS_ON[row.basis], rows, saved)
     console.print(table)
@@ -375,21 +381,21 @@ def _print_plans(console: Console, model: ChoiceClustering, worth: list[Any]) ->
         console.print(f"Caution: {doubt}")
     for note in decision.notes:
         console.print(f"Note: {note}")
-    chosen = next(row for row in worth if row.name == decision.name)
-    ignored = next(row for row in worth if row.name == IGNORED)
-    if chosen.basis == ignored.basis == MODEL:
+    chosen = next(row for row in plans if row.name == decision.name)
+    ignored = next(row for row in plans if row.name == PlanName.IGNORED)
+    if chosen.basis == ignored.basis == Evidence.MODEL:
         against = _saved(chosen.saving_if_ignored, ignored.direct.value)
         console.print(f"Against ignoring autonomy it saves {against}.")
-    nearest = next(row for row in worth if row.name == NEAREST)
-    good = nearest.basis == SEEN and nearest.saving.value > 0
-    if chosen is not nearest and chosen is not worth[0] and good:
+    nearest = next(row for row in plans if row.name == PlanName.NEAREST)
+    good = nearest.basis == Evidence.SEEN and nearest.saving.value > 0
+    if chosen is not nearest and chosen is not plans[0] and good:
         console.print(
             "Always prescribing the nearest of today's centres would save "
             f"{_saved(nearest.saving, today)} already."
         )
-    for row in worth:
+    for row in plans:
         found = row.diagnostics
-        if found is not None and row is not worth[0] and row.name == decision.name:
+        if found is not None and row is not plans[0] and row.name == decision.name:
             console.print(f"Weights: {str(found).splitlines()[0]}")
             for sentence in weight_cautions(found):
                 console.print(f"Caution: {sentence}")

@@ -54,6 +54,8 @@ class Cost(ABC):
     translation_invariant: bool = False
     #: the weighted mean is the best centre, so that Algorithm 1's update exists
     mean_is_optimal: bool = False
+    #: costs are squares of lengths
+    squares_lengths: bool = False
 
     @abstractmethod
     def pairwise(self, X: Tensor, Y: Tensor) -> Tensor:
@@ -106,6 +108,7 @@ class SquaredEuclidean(Cost):
     name = "sqeuclidean"
     translation_invariant = True
     mean_is_optimal = True
+    squares_lengths = True
 
     def __init__(self, by_differences: bool = False) -> None:
         self.by_differences = by_differences
@@ -156,7 +159,7 @@ class Haversine(Cost):
     """
 
     def __init__(self, squared: bool = False) -> None:
-        self.squared = squared
+        self.squared = self.squares_lengths = squared
         self.name = "sqhaversine" if squared else "haversine"
 
     def pairwise(self, X: Tensor, Y: Tensor) -> Tensor:

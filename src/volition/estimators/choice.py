@@ -8,11 +8,16 @@ from typing import Any, Self
 
 import numpy as np
 
-from volition.choices import ChoiceFit, Choices, check_family
+from volition.choices import (
+    ChoiceFit,
+    Choices,
+    Extrapolation,
+    PlanName,
+    check_family,
+)
 from volition.choices.checks import Check
 from volition.choices.comparison import Comparison
-from volition.choices.decision import NEAREST, TODAY, Decision
-from volition.choices.worth import Reach
+from volition.choices.decision import Decision
 from volition.core.messages import DataWarning
 from volition.core.validation import FloatArray, check_centers, check_scalar
 from volition.estimators.display import Summary, cost_in_words, cost_unit
@@ -225,7 +230,10 @@ class ChoiceClustering(Learner):
         return found._replace(facts=(*found.facts, *more))
 
     def _as_if_obeyed(self) -> bool:
-        usual = self.decision_ is not None and self.decision_.name in (TODAY, NEAREST)
+        usual = self.decision_ is not None and self.decision_.name in (
+            PlanName.TODAY,
+            PlanName.NEAREST,
+        )
         return usual or super()._as_if_obeyed()
 
     # -- from a log -------------------------------------------------------------------------------
@@ -253,7 +261,7 @@ class ChoiceClustering(Learner):
         clearly saves and does not rest on costs that the log has hardly seen. Otherwise
         ``cluster_centers_`` are today's, with the prescriptions that were seen to save in the log,
         if any; ``decision_`` says which plan it is and why. What the model would do without these
-        doubts is the option "moved centres" of `worth`.
+        doubts is the option "moved centres" of `compare_plans`.
 
         Parameters
         ----------
@@ -345,18 +353,18 @@ class ChoiceClustering(Learner):
             warnings.warn(sentence, UnreliableWarning, stacklevel=2)
         return self
 
-    def worth(
-        self, options: dict[str, tuple[Any, Any]] | None = None, propensity: Any = None
+    def compare_plans(
+        self, plans: dict[str, tuple[Any, Any]] | None = None, propensity: Any = None
     ) -> Comparison:
         """Return what centres and prescriptions cost and save, with 95 % intervals.
 
         Plans at today's centres are judged by what the log shows, others by the model: see
-        ``volition.choices.worth``. Where the log contradicts the model, there are no intervals for
-        the latter.
+        ``volition.choices.compare_plans``. Where the log contradicts the model, there are no
+        intervals for the latter.
 
         Parameters
         ----------
-        options : dict of name to (centers, prescriptions), optional
+        plans : dict of name to (centers, prescriptions), optional
             What to compare with today's. Default: today's centres with the nearest and with the
             best prescribed, centres and prescriptions that ignore autonomy, and those to which the
             model would move.
@@ -368,7 +376,7 @@ class ChoiceClustering(Learner):
         Returns
         -------
         Comparison
-            One `Worth` for each option; it prints as a table. The first is today's: the last
+            One `PlanCost` for each plan; it prints as a table. The first is today's: the last
             centres in the log, prescribed as in the log.
 
         Raises
@@ -379,15 +387,16 @@ class ChoiceClustering(Learner):
         self._begun()
         if self._plans is None:
             raise ValueError(
-                "worth() compares with what a log shows: call fit_log first. A learner that asks "
-                "has no prescriptions of today; see distortion_ and distortion_estimate()."
+                "compare_plans() compares with what a log shows: call fit_log first. A learner "
+                "that asks has no prescriptions of today; see distortion_ and "
+                "distortion_estimate()."
             )
         decision = self._plans.decision
         recommended = None if decision is None else decision.name
-        return Comparison(self._plans.worth(options, propensity), recommended, cost_unit(self))
+        return Comparison(self._plans.compare(plans, propensity), recommended, cost_unit(self))
 
-    def reach(self) -> Reach:
-        """Return how far the centres and prescriptions go beyond what was observed."""
+    def extrapolation(self) -> Extrapolation:
+        """Return how far the centres and prescriptions go beyond what was seen."""
         fit = self.fit_
         if fit is None:
             raise ValueError("Nothing was learned yet: fit first.")
@@ -395,7 +404,7 @@ class ChoiceClustering(Learner):
         if plans is None:
             moved = self.cluster_centers_, self.labels_
             plans = LoggedPlans(self._study.entities, self.choices_, fit, None, moved)
-        return plans.reach(self.cluster_centers_, self.labels_)
+        return plans.extrapolation(self.cluster_centers_, self.labels_)
 
 
 def _check_size(costs: FloatArray) -> None:

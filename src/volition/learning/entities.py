@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from volition.choices.coding import Coding, are_numbers, make_coding
-from volition.choices.fit import check_covariates
+from volition.choices.coding import Coding, are_numbers, check_covariates, make_coding
 from volition.core.costs import Cost
 from volition.core.outliers import warn_of_outliers
 from volition.core.problem import Problem, check_spread

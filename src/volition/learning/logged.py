@@ -8,58 +8,37 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import cdist
 
-from volition.choices import (
-    ChoiceFit,
-    Choices,
-    cautions,
-    check_costs,
-    check_model,
-    cross_costs,
-)
-from volition.choices.checks import DAYS, Check
+from volition.choices import ChoiceFit, Choices, Extrapolation, Log, PlanCost, PlanName
+from volition.choices.checks import Check, check_costs, check_model, cross_costs
 from volition.choices.decision import (
-    BEST,
     BY_NEARNESS,
-    MANY_SILENT,
-    MOVED,
-    NEAREST,
-    TODAY,
+    MANY_UNANSWERED,
     Decision,
+    bound_to_centers,
     decide,
     doubts_about,
+    fixed_prescription_doubts,
     instead_of_moving,
-    not_drawn_anew,
-    of_other_costs,
-    order_matters,
+    order_doubts,
     other_readings,
-    says_nothing_of_moves,
-    silence,
+    unanswered_doubts,
 )
-from volition.choices.worth import (
-    IGNORED,
-    NONE,
-    ExpectedCosts,
-    Interval,
-    Log,
-    Reach,
-    Worth,
-    compare,
-    n_places,
-    narrow,
-    never_moved,
-    propensities,
-    reach,
-)
+from volition.choices.extrapolation import measure_extrapolation, never_moved
+from volition.choices.plans import compare_plans
+from volition.choices.report import log_cautions
+from volition.choices.seen import ExpectedCosts, propensities
+from volition.choices.statistics import UNKNOWN, Interval
 from volition.core.validation import FloatArray
 from volition.learning.entities import Entities
 from volition.learning.trial import Plan
 from volition.populations.answers import IntArray
 from volition.solvers.search import Search
 
-#: entities that may carry so much of the weight before a sentence is due
+#: a sentence is due where fewer entities than this carry so much of the weight
 FEW_HEAVY, MOST_WEIGHT = 10, 0.9
 
-Options = dict[str, tuple[Any, Any]]
+#: centres and prescriptions, by name
+Plans = dict[str, tuple[Any, Any]]
 
 
 class LoggedPlans:
@@ -89,7 +68,7 @@ class LoggedPlans:
         self.checks: list[Check] = []
         self.decision: Decision | None = None
         #: what the recommended plan costs; NaN as long as nothing is decided
-        self.cost = NONE
+        self.cost = UNKNOWN
         self._said: list[str] | None = None
         self._readings: list[ChoiceFit] | None = None
         self._guesses = False  # whether nothing can be said of centres that move
@@ -97,13 +76,18 @@ class LoggedPlans:
         # Why a log without propensities does not tell those, if so.
         self._unjudged: list[str] = []
         if propensity is None:
-            self._unjudged = not_drawn_anew(entities.X, choices, entities.cost)
+            self._unjudged = fixed_prescription_doubts(entities.X, choices, entities.cost)
 
     @property
     def today(self) -> FloatArray:
         """The centres at the end of the log."""
         result: FloatArray = self.choices.layouts[-1]
         return result
+
+    @property
+    def _silent(self) -> bool:
+        """Whether so many rows have no answer that nothing can be judged."""
+        return self.unanswered >= MANY_UNANSWERED
 
     def decide(self) -> tuple[Plan, float | None]:
         """Check the model against the log; return the plan that can be answered for.
@@ -114,37 +98,32 @@ class LoggedPlans:
         self._costs = cross_costs(fit, entities.X, choices, entities.cost)
         plans = self._plans_at_today()
         known = None if self._unjudged else log.propensity
-        checks = check_model(fit, entities.X, choices, entities.cost, known)
-        named = {"the nearest prescribed": plans[NEAREST][1], "the best prescribed": plans[BEST][1]}
+        self.checks = check_model(fit, entities.X, choices, entities.cost, known)
         if known is not None:
-            checks += check_costs(log, self._costs, named)
-        self.checks = sorted(checks, key=lambda check: check.p_value)
-        far = reach(fit, log, *self.moved)
-        doubts = silence(self.unanswered) if self._silent else []
-        doubts += [*self._unjudged, *doubts_about(self.checks, far, len(choices.entities))]
-        self._guesses = bool(doubts) or says_nothing_of_moves(fit, choices, entities.cost)
-        rows = self._compared(log, {TODAY: (self.today, None), **plans, MOVED: self.moved})
-        liked = bool(n_places(fit)) and never_moved(choices, entities.cost)
-        decision = decide(rows, doubts, narrow(log), liked)
-        self.decision = decision._replace(notes=tuple(self._notes()))
+            named = {"nearest": PlanName.NEAREST, "best": PlanName.BEST}
+            labels = {f"the {word} prescribed": plans[name][1] for word, name in named.items()}
+            self.checks += check_costs(log, self._costs, labels)
+        self.checks.sort(key=lambda check: check.p_value)
+        beyond = measure_extrapolation(fit, log, *self.moved)
+        unanswered = unanswered_doubts(self.unanswered)
+        doubts = [*unanswered * self._silent, *self._unjudged]
+        doubts += doubts_about(self.checks, beyond, len(choices.entities))
+        self._guesses = bool(doubts) or bound_to_centers(fit, choices, entities.cost)
+        today: Plans = {PlanName.TODAY: (self.today, None)}
+        rows = self._compared(log, {**today, **plans, PlanName.MOVED: self.moved})
+        liked = bool(fit.likings) and never_moved(choices, entities.cost)
+        notes = unanswered * (not self._silent)
+        if self.propensity is None and choices.n_clusters > 1 and not self._unjudged:
+            notes = [*notes, BY_NEARNESS]
+        decision = decide(rows, doubts, log.only_rank(), liked)
+        self.decision = decision._replace(notes=tuple(notes))
         name = self.decision.name
         self.cost = next(row for row in rows if row.name == name).expected
-        if name == MOVED:
+        if name == PlanName.MOVED:
             return Plan(name, *self.moved), None
         # The log has tried these.
-        labels = self._usual() if name == TODAY else plans[name][1]
-        return Plan(name, np.array(self.today, dtype=np.float64), labels), self.cost.value
-
-    @property
-    def _silent(self) -> bool:
-        """Whether so many rows have no answer that nothing can be judged."""
-        return self.unanswered >= MANY_SILENT
-
-    def _notes(self) -> list[str]:
-        """Return what the figures take for granted."""
-        found = [] if self._silent else silence(self.unanswered)
-        told = self.propensity is None and self.choices.n_clusters > 1 and not self._unjudged
-        return [*found, BY_NEARNESS] if told else found
+        labels_then = self._usual() if name == PlanName.TODAY else plans[name][1]
+        return Plan(name, np.array(self.today, dtype=np.float64), labels_then), self.cost.value
 
     def sentences(self) -> list[str]:
         """Return what a user should know of the plan, and of the log."""
@@ -154,7 +133,9 @@ class LoggedPlans:
 
     def _to_say(self) -> list[str]:
         assert self.decision is not None
-        found = [*(silence(self.unanswered) if not self._silent else []), *self.decision.doubts]
+        found = log_cautions(self.entities.X, self.choices, self.entities.cost)
+        found += unanswered_doubts(self.unanswered) * (not self._silent)
+        found += self.decision.doubts
         if self.decision.doubts:
             found.append(instead_of_moving(self.decision.name))
         weight = self.entities.weight
@@ -165,15 +146,13 @@ class LoggedPlans:
                 f"{few} of {len(heavy)} entities carry {MOST_WEIGHT:.0%} of the weight: costs are "
                 "theirs, not everybody's."
             )
-        log = cautions(self.fit, self.entities.X, self.choices, self.entities.cost)
-        return [*log, *found]
+        return found
 
     def _usual(self) -> IntArray:
         """Return what each entity was prescribed most often, or else the nearest."""
-        choices = self.choices
-        now = choices.layout == len(choices.layouts) - 1
-        counts = np.zeros((len(self.entities), choices.n_clusters))
-        np.add.at(counts, (choices.entities[now], choices.prescribed[now]), 1)
+        now = self.choices.take(self.choices.at_last_layout)
+        counts = np.zeros((len(self.entities), now.n_clusters))
+        np.add.at(counts, (now.entities, now.prescribed), 1)
         nearest = self.entities.problem().labels(self.today)
         return np.where(counts.any(1), counts.argmax(1), nearest)
 
@@ -198,60 +177,59 @@ class LoggedPlans:
             )
         return Log(entities.X, entities.cost, entities.weight, choices, propensity)
 
-    def _plans_at_today(self) -> Options:
+    def _plans_at_today(self) -> Plans:
         """Return the plans that leave the centres where they are."""
         assert self._costs is not None
         nearest = self.entities.problem().labels(self.today)
         return {
-            NEAREST: (self.today, nearest),
-            BEST: (self.today, self._costs.mean.argmin(1)),
+            PlanName.NEAREST: (self.today, nearest),
+            PlanName.BEST: (self.today, self._costs.mean.argmin(1)),
         }
 
-    def _compared(self, log: Log, options: Options, judged: bool = True) -> list[Worth]:
-        """Return what options cost; ``judged`` says if propensities are not given by the caller."""
-        readings: list[ChoiceFit] = []
-        moves = any(not np.array_equal(Y, self.today) for Y, _ in options.values())
-        if not self._guesses and moves:
-            if self._readings is None:
-                entities = self.entities
-                given = (entities.X, log.choices, entities.cost, entities.covariates)
-                self._readings = other_readings(self.fit, *given) + of_other_costs(self.fit, *given)
-            readings = self._readings
-        return compare(
-            self.fit, log, options, costs=self._costs, readings=readings, doubtful=self._guesses,
-            order=bool(order_matters(self.checks)) or (judged and bool(self._unjudged)),
-            days=any(check.failed and check.name == DAYS for check in self.checks),
-            silent=self._silent,
+    def _compared(self, log: Log, plans: Plans, judged: bool = True) -> list[PlanCost]:
+        """Return what plans cost; ``judged`` says if propensities are not given by the caller."""
+        moves = any(not np.array_equal(Y, self.today) for Y, _ in plans.values())
+        asks = not self._guesses and moves
+        if asks and self._readings is None:
+            given = self.entities.X, log.choices, self.entities.cost, self.entities.covariates
+            self._readings = other_readings(self.fit, *given)
+        return compare_plans(
+            self.fit, log, plans, costs=self._costs, doubtful=self._guesses, silent=self._silent,
+            readings=self._readings or () if asks else (),
+            order=bool(order_doubts(self.checks)) or (judged and bool(self._unjudged)),
+            days=any(check.failed and check.days for check in self.checks),
         )  # fmt: skip
 
-    def worth(self, options: Options | None = None, propensity: Any = None) -> list[Worth]:
-        """Return what centres and prescriptions cost and save; the first is today's."""
+    def compare(self, plans: Plans | None = None, propensity: Any = None) -> list[PlanCost]:
+        """Return what plans cost and save; the first is today's."""
         log = self.log(propensity)
-        options = self._usual_options() if options is None else options
-        return self._compared(log, {TODAY: (self.today, None), **options}, propensity is None)
+        plans = self._usual_plans() if plans is None else plans
+        return self._compared(
+            log, {PlanName.TODAY: (self.today, None), **plans}, propensity is None
+        )
 
-    def saving_of_moving(self) -> Worth:
+    def saving_of_moving(self) -> PlanCost:
         """Return what moving saves against the best prescriptions at today's centres.
 
         What a live system saves by no longer exploring is no merit of the move.
         """
-        best = self._plans_at_today()[BEST]
-        return self._compared(self.log(), {BEST: best, MOVED: self.moved})[1]
+        best = self._plans_at_today()[PlanName.BEST]
+        return self._compared(self.log(), {PlanName.BEST: best, PlanName.MOVED: self.moved})[1]
 
-    def _usual_options(self) -> Options:
+    def _usual_plans(self) -> Plans:
         obeying, K = self.entities.problem(), self.choices.n_clusters
         ignored = Search(obeying, K, random_state=np.random.RandomState(0)).run().centers
         # Numbered as today's are: where clusters have roles, that matters.
         ignored = ignored[linear_sum_assignment(cdist(self.today, ignored))[1]]
         return {
             **self._plans_at_today(),
-            IGNORED: (ignored, obeying.labels(ignored)),
-            MOVED: self.moved,
+            PlanName.IGNORED: (ignored, obeying.labels(ignored)),
+            PlanName.MOVED: self.moved,
         }
 
-    def reach(self, centers: FloatArray, labels: IntArray) -> Reach:
-        """Return how far centres and prescriptions go beyond what was observed."""
-        return reach(self.fit, self.log(), centers, labels)
+    def extrapolation(self, centers: FloatArray, labels: IntArray) -> Extrapolation:
+        """Return how far centres and prescriptions go beyond the log."""
+        return measure_extrapolation(self.fit, self.log(), centers, labels)
 
     def state(self) -> dict[str, Any]:
         """Return what a file needs beside the entities, the choices and the fit."""

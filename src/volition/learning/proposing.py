@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from volition.choices.decision import MOVED, instead_of_moving
+from volition.choices import PlanName
+from volition.choices.decision import instead_of_moving
 from volition.core.display import Grid, figure, html_sentences, interval, places, text_sentences
 from volition.core.validation import FloatArray
 from volition.learning.logged import LoggedPlans
@@ -102,7 +103,7 @@ def _as_from_a_log(strategy: StagedStrategy, log: StagedStrategy) -> Proposal:
         assert plans.decision is not None
         then = plans.saving_of_moving()
     doubts = plans.decision.doubts
-    if plans.decision.name != MOVED:
+    if plans.decision.name != PlanName.MOVED:
         doubts = (*doubts, instead_of_moving(plans.decision.name))
     saving, cost_then = then.saving, then.expected.value
     return Proposal(

@@ -1,4 +1,4 @@
-"""Pictures of choice models: do predictions come true, and what is a decision worth."""
+"""Pictures of choice models: do predictions come true, and what plans cost."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from volition.choices import CalibrationBin, Worth
-from volition.choices.worth import GUESS, MODEL, SEEN
+from volition.choices import CalibrationBin, Evidence, PlanCost
 from volition.core.messages import cut
 from volition.plotting.clustering import cluster_colors, clustering_info, label_axes
 from volition.plotting.learning import _axes
@@ -49,7 +48,7 @@ def plot_calibration(bins: list[CalibrationBin], *, axes: Any = None) -> Any:
         ax.plot([0, 1], [0, 1], color=GREY, linewidth=1, label="as predicted")
         mine = [one for one in bins if one.part == part]
         if mine:
-            x, y = np.array([(one.predicted, one.observed) for one in mine]).T
+            x, y = np.array([(one.predicted, one.came_true) for one in mine]).T
             ends = np.array([(one.low, one.high) for one in mine]).T
             error = np.maximum(np.abs(ends - y), 0)
             ax.errorbar(
@@ -62,13 +61,13 @@ def plot_calibration(bins: list[CalibrationBin], *, axes: Any = None) -> Any:
     return axes
 
 
-def plot_worth(rows: Sequence[Worth], *, unit: str = "", ax: Any = None) -> Any:
-    """Draw what plans cost, each by the estimate to go by.
+def plot_plan_costs(rows: Sequence[PlanCost], *, unit: str = "", ax: Any = None) -> Any:
+    """Draw what plans cost, each by the cost to go by.
 
     Parameters
     ----------
-    rows : list of Worth
-        From `ChoiceClustering.worth` or `volition.choices.compare`.
+    rows : list of PlanCost
+        From `ChoiceClustering.compare_plans` or `volition.choices.compare_plans`.
     unit : str
         Of the cost.
     ax : matplotlib axes, optional
@@ -82,27 +81,28 @@ def plot_worth(rows: Sequence[Worth], *, unit: str = "", ax: Any = None) -> Any:
     --------
     >>> import matplotlib
     >>> matplotlib.use("Agg")
-    >>> from volition.choices import Interval, Worth
-    >>> from volition.plotting import plot_worth
+    >>> from volition.choices import Interval, PlanCost
+    >>> from volition.plotting import plot_plan_costs
     >>> known = Interval(1.0, 0.9, 1.1)
-    >>> plot_worth([Worth("today", known, known, known, 100.0, known, known)]).get_xlabel()
+    >>> row = PlanCost("today", known, known, known, known, known)
+    >>> plot_plan_costs([row]).get_xlabel()
     'cost per entity'
     """
     ax = _axes(ax)
     kinds = {
-        SEEN: (ORANGE, "D", "from what was seen, 95 %"),
-        MODEL: (BLUE, "o", "from the model, 95 %"),
-        GUESS: (GREY, "o", "a guess: the log does not support the model"),
+        Evidence.SEEN: (ORANGE, "D", "from what was seen, 95 %"),
+        Evidence.MODEL: (BLUE, "o", "from the model, 95 %"),
+        Evidence.GUESS: (GREY, "o", "a guess: the log does not support the model"),
     }
     for basis, (colour, marker, meaning) in kinds.items():
         mine = [number for number, row in enumerate(rows) if row.basis == basis]
         if not mine:
             continue
         values = np.array([rows[number].expected for number in mine])
-        error = None if basis == GUESS else np.abs(values[:, 1:] - values[:, :1]).T
+        error = None if basis == Evidence.GUESS else np.abs(values[:, 1:] - values[:, :1]).T
         ax.errorbar(
             values[:, 0], mine, xerr=error, fmt=marker, color=colour, markersize=6, capsize=2,
-            label=meaning, markerfacecolor="none" if basis == GUESS else colour,
+            label=meaning, markerfacecolor="none" if basis == Evidence.GUESS else colour,
         )  # fmt: skip
     ax.set_yticks(range(len(rows)), [label(row.name) for row in rows], **PLAIN)
     ax.set_ylim(len(rows) - 0.5, -0.5)

@@ -6,7 +6,8 @@ import numpy as np
 import torch
 
 from volition.choices import ChoiceFit, Choices
-from volition.choices.fit import clearly_better, fit_choices, refit
+from volition.choices.fit import fit_choices, refit
+from volition.choices.selection import clearly_better
 from volition.core.costs import Cost
 from volition.core.validation import FloatArray
 from volition.learning.networks.lessons import Lessons

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from volition.choices.fit import clearly_better as more_likely
+from volition.choices.selection import clearly_better as more_likely
 from volition.io.files import expect
 from volition.learning.networks.lessons import Lesson, Lessons
 from volition.learning.networks.network import LEAST, ADENetwork
