@@ -17,7 +17,7 @@ from sklearn.metrics import silhouette_score
 from sklearn.mixture import GaussianMixture
 
 from volition import DistanceAutonomy, FixedAutonomy, Passive, anneal, suggest_n_clusters
-from volition.annealing.n_clusters import persistence
+from volition.annealing.n_clusters import persistence_ranking
 from volition.annealing.schedules import Critical, Geometric
 from volition.core.problem import Problem
 from volition.datasets import load_four_groups, load_utd19_london, make_nested_groups
@@ -48,8 +48,12 @@ def nested() -> dict:
         problem = Problem(make_nested_groups(seed).data, autonomy=uniform(1 / 16, 16))
         result = anneal(problem, 16, schedule=Critical(1e-3, 1e3), random_state=seed)
         splits = [t for t in result.transitions if t.n_after > t.n_before]
-        lasting = sorted(p.n_clusters for p in persistence(result) if p.persistence > PERSISTS)
-        others = [p.persistence for p in persistence(result) if p.n_clusters not in (1, 4, 8, 16)]
+        lasting = sorted(
+            p.n_clusters for p in persistence_ranking(result) if p.persistence > PERSISTS
+        )
+        others = [
+            p.persistence for p in persistence_ranking(result) if p.n_clusters not in (1, 4, 8, 16)
+        ]
         reached = problem.distortion(result.centers)
         rows.append(
             {

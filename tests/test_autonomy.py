@@ -42,7 +42,9 @@ def test_scaled_blends_with_obedience(rng):
     for name, (autonomy, groups) in all_models(n, K).items():
         whole = Problem(X, autonomy=autonomy, groups=groups).expected_costs(Y)
         obedient = Problem(X).expected_costs(Y)
-        part = Problem(X, autonomy=autonomy.scaled(0.3), groups=groups).expected_costs(Y)
+        part = Problem(
+            X, autonomy=autonomy.with_overrides_scaled(0.3), groups=groups
+        ).expected_costs(Y)
         np.testing.assert_allclose(part, 0.7 * obedient + 0.3 * whole, err_msg=name, rtol=1e-10)
 
 

@@ -13,7 +13,7 @@ from volition import (
     FixedAutonomy,
     Passive,
 )
-from volition.annealing.stability import examine
+from volition.annealing.stability import assess_stability
 from volition.cli import main as cli_module
 from volition.core.deadline import Deadline, OutOfTime
 from volition.core.problem import Problem
@@ -155,7 +155,7 @@ def test_solvers_keep_their_best_when_time_runs_out(solver, monkeypatch):
 
 def _examine_without_end(problem, Y):
     while True:  # each takes a while; one of them must be cut off
-        examine(problem, Y, 1.0)
+        assess_stability(problem, Y, 1.0)
 
 
 def test_eigenvalues_stop_at_the_deadline():

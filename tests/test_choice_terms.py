@@ -168,7 +168,9 @@ def test_the_transition_is_the_formula(term, K):
     _, _, p = dense(term, theta, town)
     model = town.model(term, theta)
     assert_allclose(town.cube(model), p, atol=1e-10)
-    assert_allclose(town.cube(model.scaled(0.3)), 0.7 * np.eye(K) + 0.3 * p, atol=1e-10)
+    assert_allclose(
+        town.cube(model.with_overrides_scaled(0.3)), 0.7 * np.eye(K) + 0.3 * p, atol=1e-10
+    )
 
 
 @pytest.mark.parametrize("term", KINDS, ids=IDS)

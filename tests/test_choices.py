@@ -312,7 +312,7 @@ def test_known_models_are_cases_of_choice_models():
     assert_allclose(
         Problem(X, autonomy=shared).expected_costs(Y), Problem(X, autonomy=known).expected_costs(Y)
     )
-    half = ours.scaled(0.5)
+    half = ours.with_overrides_scaled(0.5)
     blend = 0.5 * Problem(X).expected_costs(Y) + 0.5 * logit
     assert_allclose(Problem(X, autonomy=half).expected_costs(Y), blend, rtol=1e-12)
 

@@ -32,7 +32,9 @@ def test_logits_include_the_papers_family(rng, gamma):
     for one, other in zip(a.value_and_gradient(Y, 7.0), b.value_and_gradient(Y, 7.0), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-14)
     for t in (0.0, 0.4):
-        scaled = [p.with_autonomy(p.autonomy.scaled(t)).expected_costs(Y) for p in (a, b)]
+        scaled = [
+            p.with_autonomy(p.autonomy.with_overrides_scaled(t)).expected_costs(Y) for p in (a, b)
+        ]
         np.testing.assert_allclose(*scaled, rtol=1e-10)
 
 

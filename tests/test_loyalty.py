@@ -44,7 +44,9 @@ def table(share=1.0):
 
 @pytest.mark.parametrize("share", [1.0, 0.6])
 def test_it_is_the_mixture_that_it_says(share):
-    loyal = Problem(X, autonomy=LoyalAutonomy(FixedAutonomy(P), LOYALTY).scaled(share))
+    loyal = Problem(
+        X, autonomy=LoyalAutonomy(FixedAutonomy(P), LOYALTY).with_overrides_scaled(share)
+    )
     rows = Problem(X, autonomy=RowAutonomy(table(share)))
     np.testing.assert_allclose(loyal.expected_costs(Y), rows.expected_costs(Y), rtol=1e-12)
     assert loyal.distortion(Y) == pytest.approx(rows.distortion(Y), rel=1e-12)

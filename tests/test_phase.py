@@ -10,10 +10,10 @@ import volition.annealing.stability
 from volition import DistanceAutonomy, FixedAutonomy, Passive, anneal, critical_beta
 from volition.annealing.schedules import Critical, Geometric
 from volition.annealing.stability import (
+    assess_stability,
     coincident,
     count_distinct,
     even_split,
-    examine,
     hessian,
     sensitivity,
     sensitivity_bound,
@@ -41,7 +41,7 @@ def symmetric_doubly_stochastic(rng, K):
 @pytest.fixture(params=["dense", "lanczos"])
 def method(request, monkeypatch):
     if request.param == "lanczos":
-        monkeypatch.setattr(volition.annealing.stability, "DENSE", 0)
+        monkeypatch.setattr(volition.annealing.stability, "DENSE_COORDINATES", 0)
     return request.param
 
 
@@ -185,7 +185,7 @@ def test_a_state_is_a_minimum_up_to_its_critical_beta(rng, autonomy):
     problem = Problem(X, autonomy=autonomy)
     Y = np.repeat([[0.0, 0.0], [6.0, 0.0], [0.0, 6.0]], 2, axis=0)
     Y = Gradient().solve(problem, problem.centers(Y), 0.3, max_iter=500, tol=1e-10).centers
-    found = examine(problem, Y, 0.3)
+    found = assess_stability(problem, Y, 0.3)
     A, B = found.matrices
     critical, direction = found.critical
     assert critical > 0.3
@@ -201,10 +201,10 @@ def test_lanczos_agrees_with_dense(rng, monkeypatch):
     X, Y = rng.normal(size=(80, 3)), rng.normal(size=(6, 3)) * 0.1
     for autonomy in (Passive(), DistanceAutonomy(0.2, gamma=0.3, temperature=2.0)):
         problem = Problem(X, autonomy=autonomy)
-        monkeypatch.setattr(volition.annealing.stability, "DENSE", 256)
-        one = examine(problem, Y, 0.4).critical
-        monkeypatch.setattr(volition.annealing.stability, "DENSE", 0)
-        other = examine(problem, Y, 0.4).critical
+        monkeypatch.setattr(volition.annealing.stability, "DENSE_COORDINATES", 256)
+        one = assess_stability(problem, Y, 0.4).critical
+        monkeypatch.setattr(volition.annealing.stability, "DENSE_COORDINATES", 0)
+        other = assess_stability(problem, Y, 0.4).critical
         assert other.beta == pytest.approx(one.beta, rel=1e-6)
         assert abs(np.vdot(one.direction, other.direction)) == pytest.approx(1, abs=1e-3)
 
@@ -229,7 +229,7 @@ def followed(problem, Y, beta):
 @pytest.mark.parametrize("size", ["dense", "iterative"])
 def test_sensitivity_against_finite_differences(rng, monkeypatch, autonomy, size):
     if size == "iterative":
-        monkeypatch.setattr(volition.annealing.stability, "DENSE", 0)
+        monkeypatch.setattr(volition.annealing.stability, "DENSE_COORDINATES", 0)
     X = np.concatenate([rng.normal(size=(60, 2)) + c for c in ((0, 0), (7, 0), (0, 7))])
     problem = Problem(X, autonomy=autonomy)
     start = np.array([[0.0, 0.0], [7.0, 0.0], [0.0, 7.0]])
@@ -255,7 +255,7 @@ def test_bound_is_infinite_where_the_state_is_unstable(rng):
 def test_bound_by_lanczos(rng, monkeypatch):
     X, Y = rng.normal(size=(50, 2)), np.zeros((5, 2))
     one = sensitivity_bound(X, Y, beta=0.1)
-    monkeypatch.setattr(volition.annealing.stability, "DENSE", 0)
+    monkeypatch.setattr(volition.annealing.stability, "DENSE_COORDINATES", 0)
     assert sensitivity_bound(X, Y, beta=0.1) == pytest.approx(one, rel=1e-6)
 
 
@@ -308,14 +308,14 @@ def test_matrix_of_another_size_is_refused():
         critical_beta([[0.0], [1.0]], [[0.0]], beta=1.0, autonomy=FixedAutonomy(np.eye(2)))
 
 
-def test_solver_uses_the_shape_it_is_given(rng):
+def test_solver_uses_the_preconditioner_it_is_given(rng):
     """Preconditioned by the Hessian, the quasi-Newton solver needs fewer iterations."""
     X = np.concatenate([rng.normal(size=(60, 2)) + c for c in ((0, 0), (30, 0), (0, 3))])
     problem = Problem(X)
     Y = np.array([[1.0, 0.5], [27.0, 1.0], [0.5, 2.0], [31.0, -1.0]])
-    W = examine(problem, Y, 0.2).descent_shape(0.2)
+    W = assess_stability(problem, Y, 0.2).preconditioner(0.2)
     plain = Gradient().solve(problem, problem.centers(Y), 0.2, max_iter=500, tol=1e-9)
-    shaped = Gradient().solve(problem, problem.centers(Y), 0.2, max_iter=500, tol=1e-9, shape=W)
+    shaped = Gradient().solve(problem, problem.centers(Y), 0.2, max_iter=500, tol=1e-9, preconditioner=W)
     assert shaped.free_energy == pytest.approx(plain.free_energy, rel=1e-9)
     assert shaped.n_iter < plain.n_iter
 

@@ -6,7 +6,7 @@ from sklearn.datasets import make_blobs
 
 from volition import DistanceAutonomy, FixedAutonomy, Passive, anneal, suggest_n_clusters
 from volition.annealing.anneal import AnnealingResult, Record
-from volition.annealing.n_clusters import persistence
+from volition.annealing.n_clusters import persistence_ranking
 from volition.annealing.schedules import Critical, Geometric, Growing
 from volition.core.problem import Problem
 from volition.datasets import load_four_groups, make_nested_groups
@@ -22,7 +22,7 @@ def result_with(betas, numbers):
 
 def test_persistence_adds_up_stretches():
     betas = [1, math.e, math.e**2, math.e**4, math.e**5, math.e**8]
-    found = persistence(result_with(betas, [1, 1, 2, 1, 2, 3]))
+    found = persistence_ranking(result_with(betas, [1, 1, 2, 1, 2, 3]))
     assert [(p.n_clusters, pytest.approx(p.persistence)) for p in found] == [(2, 5), (1, 3)]
     two = found[0]
     assert (two.beta_from, two.beta_to) == (pytest.approx(math.e**5), pytest.approx(math.e**8))
@@ -30,9 +30,9 @@ def test_persistence_adds_up_stretches():
 
 
 def test_the_number_at_the_end_is_open_ended():
-    found = persistence(result_with([1, 2, 4, 8], [1, 2, 2, 2]))
+    found = persistence_ranking(result_with([1, 2, 4, 8], [1, 2, 2, 2]))
     assert [(p.n_clusters, p.open_ended) for p in found] == [(2, True), (1, False)]
-    assert persistence(result_with([1.0], [1])) == []
+    assert persistence_ranking(result_with([1.0], [1])) == []
 
 
 def test_four_groups():
@@ -177,7 +177,7 @@ def test_nested_groups_split_in_stages(seed):
     """1, 4, 8, 16 and nothing else that persists; each split within 2 % of its prediction."""
     problem = Problem(make_nested_groups(seed).data, autonomy=uniform(1 / 16, 16))
     result = anneal(problem, 16, schedule=Critical(1e-3, 1e3))
-    lasting = [p.n_clusters for p in persistence(result) if p.persistence > 0.1]
+    lasting = [p.n_clusters for p in persistence_ranking(result) if p.persistence > 0.1]
     assert sorted(lasting) == [1, 4, 8, 16]
     splits = [t for t in result.transitions if t.n_after > t.n_before]
     assert len(splits) >= 3

@@ -9,7 +9,7 @@ from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import cdist
 
 from volition.core.autonomy import Autonomy
-from volition.core.problem import pose
+from volition.core.problem import build_problem
 from volition.core.validation import FloatArray, check_centers, check_entities
 
 
@@ -54,7 +54,7 @@ def distortion(
     >>> distortion([[0.0], [4.0]], [[0.0], [4.0]], DistanceAutonomy(0.25))
     4.0
     """
-    problem, Y = pose(
+    problem, Y = build_problem(
         X,
         centers,
         autonomy=autonomy,

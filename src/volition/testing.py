@@ -111,8 +111,8 @@ def check_autonomy(model: Autonomy, X: Any, centers: Any, metric: Any = "sqeucli
     rows = np.arange(0, len(X), 2)
     some = Problem(X[rows], cost=cost, autonomy=model.subset(rows)).expected_costs(Y)
     _close(some, expected[rows], "subset(rows) must be the model of these entities")
-    obeying = Problem(X, cost=cost, autonomy=model.scaled(0.0)).expected_costs(Y)
-    _close(obeying, D, "scaled(0) must be a model of entities that obey")
+    obeying = Problem(X, cost=cost, autonomy=model.with_overrides_scaled(0.0)).expected_costs(Y)
+    _close(obeying, D, "with_overrides_scaled(0) must be a model of entities that obey")
 
 
 def _law(model: Autonomy, problem: Problem, X: FloatArray, Y: FloatArray, cost: Any) -> FloatArray:

@@ -57,7 +57,7 @@ def costs(model, dtype=np.float64):
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("share", [1.0, 0.5])
 def test_a_network_is_saved_as_an_autonomy(tmp_path, head, share):
-    model = learned(head).scaled(share)
+    model = learned(head).with_overrides_scaled(share)
     again = load_autonomy(save_autonomy(model, tmp_path / "a.safetensors"))
     assert repr(again) == repr(model)
     np.testing.assert_array_equal(costs(again), costs(model))

@@ -13,7 +13,12 @@ import torch
 from sklearn.utils import check_random_state
 
 from volition.annealing.schedules import Critical, Geometric, Move, Schedule, State
-from volition.annealing.stability import NoCurvatureError, blur_length, count_distinct, examine
+from volition.annealing.stability import (
+    NoCurvatureError,
+    assess_stability,
+    blur_length,
+    count_distinct,
+)
 from volition.core.deadline import Deadline, OutOfTime
 from volition.core.kernels.blocks import threads_for
 from volition.core.problem import Problem, Summary
@@ -230,7 +235,9 @@ def anneal(
             if perturb and move.origin is None and (history or at_mean):
                 origin = scattered(Y, PERTURBATION, beta)
             limits: dict[str, Any] = {"max_iter": max_iter, "tol": tol * move.slack}
-            solution = _solve(solver, timed, origin, beta, shape=move.shape, **limits)
+            solution = _solve(
+                solver, timed, origin, beta, preconditioner=move.preconditioner, **limits
+            )
             if perturb and move.leap > 0:
                 scattered_start = scattered(origin, move.leap, beta)
                 other = _solve(solver, timed, scattered_start, beta, **limits)
@@ -249,7 +256,7 @@ def anneal(
             splits = bool(history) and record.n_distinct > history[-1].n_distinct
             if predict and splits and math.isnan(critical):
                 with suppress(NoCurvatureError, OutOfTime):
-                    critical = examine(timed, path[-1], history[-1].beta).critical.beta
+                    critical = assess_stability(timed, path[-1], history[-1].beta).critical.beta
             history.append(record)
             path.append(centers)
             criticals.append(critical)

@@ -11,18 +11,18 @@ from sklearn.utils import check_random_state
 
 from volition.annealing.anneal import AnnealingResult, OnBeta, anneal
 from volition.annealing.schedules import Critical, Growing
-from volition.annealing.stability import examine, first_beta
+from volition.annealing.stability import assess_stability, first_beta
 from volition.core.autonomy import Autonomy, Passive
 from volition.core.costs import Haversine
 from volition.core.outliers import warn_of_outliers
-from volition.core.problem import Problem, pose
+from volition.core.problem import Problem, build_problem
 from volition.core.validation import check_integer
 
 #: one cluster is counted from a third of the beta at which obedient entities first split: at which
 #: the blur is the half-width of an even spread; no beta is too small for a single cluster
-START = 1 / 3
+BETA_START = 1 / 3
 #: groups a hundred times smaller than the whole are looked for, hence ten thousand times the beta
-RANGE = 1e4
+BETA_RANGE = 1e4
 
 
 class Persistence(NamedTuple):
@@ -47,7 +47,7 @@ class Persistence(NamedTuple):
     open_ended: bool
 
 
-def persistence(result: AnnealingResult) -> list[Persistence]:
+def persistence_ranking(result: AnnealingResult) -> list[Persistence]:
     """Return how long each number of distinct centres lasts along a path, the longest first.
 
     Examples
@@ -55,9 +55,9 @@ def persistence(result: AnnealingResult) -> list[Persistence]:
     >>> from volition import anneal
     >>> from volition.datasets import load_four_groups
     >>> from volition.core.problem import Problem
-    >>> from volition.annealing.n_clusters import persistence
+    >>> from volition.annealing.n_clusters import persistence_ranking
     >>> result = anneal(Problem(load_four_groups().data), 4, random_state=0)
-    >>> [p.n_clusters for p in persistence(result)][0]
+    >>> [p.n_clusters for p in persistence_ranking(result)][0]
     4
     """
     betas = [record.beta for record in result.history]
@@ -163,7 +163,7 @@ def suggest_n_clusters(
     if max_samples is not None:
         check_integer(max_samples, "max_samples", 2)
     fixed = getattr(autonomy, "n_clusters", None)
-    problem, _ = pose(
+    problem, _ = build_problem(
         X,
         np.zeros((fixed or 1, np.shape(X)[1] if np.ndim(X) == 2 else 1)),
         autonomy=autonomy,
@@ -185,7 +185,7 @@ def suggest_n_clusters(
         problem = problem.subset(index, count.astype(np.float64))
     n_max = fixed or min(n_max, problem.n)
     path = _path(problem, fixed, n_max, on_beta)
-    ranking = [p for p in persistence(path) if p.n_clusters <= n_max]
+    ranking = [p for p in persistence_ranking(path) if p.n_clusters <= n_max]
     if isinstance(problem.autonomy, Passive) or fixed is not None:
         usable = ranking
     else:  # all centres in use is the end of what was looked at, not a finding
@@ -201,9 +201,9 @@ def _path(
 ) -> AnnealingResult:
     obeying = problem.with_autonomy(Passive())
     pair = np.repeat(problem.mean_center(), 2, axis=0)
-    first = examine(obeying, pair, first_beta(problem)).critical.beta
+    first = assess_stability(obeying, pair, first_beta(problem)).critical.beta
     first = first if math.isfinite(first) else first_beta(problem)
-    ends = START * first, RANGE * first
+    ends = BETA_START * first, BETA_RANGE * first
     how: dict[str, Any] = {"on_beta": on_beta, "predict": False}
     if fixed is not None:
         return anneal(problem, fixed, schedule=Critical(*ends), **how)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from volition.annealing.stability import blur_length, coincident, examine, first_beta
+from volition.annealing.stability import assess_stability, blur_length, coincident, first_beta
 from volition.core.problem import Problem, Summary
 from volition.core.validation import FloatArray, check_integer
 from volition.io.serialization import registered
@@ -36,7 +36,7 @@ class Move(NamedTuple):
         At which beta.
     origin : ndarray of shape (K, d), optional
         From where; by default from the last solution, slightly perturbed.
-    shape : ndarray of shape (Kd, Kd), optional
+    preconditioner : ndarray of shape (Kd, Kd), optional
         W with W W' near the inverse Hessian, for solvers that can use it.
     slack : float
         How many times looser than asked for the solution may be.
@@ -51,7 +51,7 @@ class Move(NamedTuple):
 
     beta: float
     origin: FloatArray | None = None
-    shape: FloatArray | None = None
+    preconditioner: FloatArray | None = None
     slack: float = 1.0
     retreat: bool = False
     critical: float = math.nan
@@ -83,17 +83,17 @@ def first_of(problem: Problem, low: float | None, high: float | None) -> float:
     return first if high is None else min(first, high)
 
 
-def is_done(problem: Problem, state: State, hardness: float) -> bool:
+def is_done(problem: Problem, state: State, softness_tol: float) -> bool:
     """Whether nothing more can happen: all centres distinct and the policy hard."""
     cost, floor = state.summary.hard_distortion, 1e-9 * problem.cost_scale
     softness = state.summary.distortion - cost
-    hard = softness <= max(hardness * cost, floor)
+    hard = softness <= max(softness_tol * cost, floor)
     return hard and (state.n_distinct == len(state.centers) or cost <= floor)
 
 
 #: while centres coincide, a split may be pending at however small a scale; up to this many times
 #: the first beta it is waited for
-PATIENCE = 1e8
+LATEST_SPLIT = 1e8
 
 
 @registered
@@ -107,25 +107,25 @@ class Geometric:
         By default half the first critical beta of obedient entities.
     beta_max : float, optional
         The last beta is the largest that does not exceed it. By default annealing ends once all
-        centres are distinct and the policy is hard: softness adds less than ``hardness`` of the
+        centres are distinct and the policy is hard: softness adds less than ``softness_tol`` of the
         distortion. While some centres still coincide a split may be pending, at however small a
         scale; annealing then goes on to 10⁸ times the first beta.
     tau : float, default=1.1
         Factor between betas.
-    hardness : float, default=1e-4
+    softness_tol : float, default=1e-4
         See ``beta_max``.
 
     Examples
     --------
     >>> from volition.annealing.schedules import Geometric
     >>> Geometric(beta_min=10, beta_max=1e4, tau=1.1)
-    Geometric(beta_min=10, beta_max=10000.0, tau=1.1, hardness=0.0001)
+    Geometric(beta_min=10, beta_max=10000.0, tau=1.1, softness_tol=0.0001)
     """
 
     beta_min: float | None = None
     beta_max: float | None = None
     tau: float = 1.1
-    hardness: float = 1e-4
+    softness_tol: float = 1e-4
 
     def __post_init__(self) -> None:
         check_betas(self.beta_min, self.beta_max)
@@ -139,9 +139,9 @@ class Geometric:
         ahead = state.beta * self.tau
         if self.beta_max is not None:
             return ahead if ahead <= self.beta_max * (1 + 1e-12) else None
-        if is_done(problem, state, self.hardness):
+        if is_done(problem, state, self.softness_tol):
             return None
-        return ahead if ahead <= PATIENCE * first_beta(problem) else None
+        return ahead if ahead <= LATEST_SPLIT * first_beta(problem) else None
 
 
 @registered
@@ -168,7 +168,7 @@ class Critical:
         How far centres are moved apart, as a share of the length at which the policy is blurred.
     slack : float, default=100.0
         Between transitions, how many times looser than at the end the states are solved.
-    hardness : float, default=1e-4
+    softness_tol : float, default=1e-4
         See :class:`Geometric`.
     patient : bool, default=True
         Whether steps in which more than one place splits are taken back.
@@ -199,7 +199,7 @@ class Critical:
     longest: float = 4.0
     push: float = 0.015
     slack: float = 100.0
-    hardness: float = 1e-4
+    softness_tol: float = 1e-4
     patient: bool = True
     leap: float = 2.0
     passes: int = 3
@@ -231,7 +231,7 @@ class Critical:
             several = abs(state.n_distinct - before.n_distinct) > 1
             if self.patient and several and state.beta > nearest * (1 + 1e-9):
                 return self._leave(problem, before, nearest)._replace(retreat=True)
-        end = PATIENCE * first_beta(problem) if self.beta_max is None else self.beta_max
+        end = LATEST_SPLIT * first_beta(problem) if self.beta_max is None else self.beta_max
         if self._is_done(problem, state) or state.beta >= end * (1 - 1e-12):
             if last is None or last.slack == 1:
                 return None
@@ -239,13 +239,13 @@ class Critical:
         return self._leave(problem, state, None, end)
 
     def _is_done(self, problem: Problem, state: State) -> bool:
-        return self.beta_max is None and is_done(problem, state, self.hardness)
+        return self.beta_max is None and is_done(problem, state, self.softness_tol)
 
     def _leave(
         self, problem: Problem, state: State, beta: float | None, end: float = math.inf
     ) -> Move:
         """Return the move to ``beta``, or to as far as the state's critical beta allows."""
-        found = examine(problem, state.centers, state.beta)
+        found = assess_stability(problem, state.centers, state.beta)
         critical = found.critical.beta
         everywhere = state.n_distinct == len(state.centers)
         if beta is None:
@@ -253,13 +253,15 @@ class Critical:
         origin = state.centers
         if critical < beta:
             places = coincident(problem, origin, state.beta)
-            origin = origin + self.push * blur_length(problem, beta) * found.way_out(beta, places)
+            origin = origin + self.push * blur_length(problem, beta) * found.splitting_direction(
+                beta, places
+            )
         # Where the state is unstable already, the last minimum had predicted that.
         if critical <= state.beta and state.move is not None:
             critical = max(critical, state.move.critical)
         slack = 1.0 if everywhere or beta == end else self.slack
         leap = self.leap if critical < beta and self._may_jump(problem, state) else 0.0
-        return Move(beta, origin, found.descent_shape(beta), slack, critical=critical, leap=leap)
+        return Move(beta, origin, found.preconditioner(beta), slack, critical=critical, leap=leap)
 
     def _may_jump(self, problem: Problem, state: State) -> bool:
         """Whether the next split may be a jump, to which no single direction leads.

@@ -1,8 +1,8 @@
 """Phase transitions: when a state stops being a minimum, in which direction, and how fast it moves.
 
 Theorems 2 and 3 of the paper, for every cost and autonomy model. ``critical_beta``, ``hessian``,
-``sensitivity`` and ``sensitivity_bound`` take plain arrays; ``examine`` and what follows take a
-:class:`Problem` and serve annealing.
+``sensitivity`` and ``sensitivity_bound`` take plain arrays. ``assess_stability`` and the functions
+below it take a :class:`Problem` and serve annealing.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from torch import Tensor
 from volition.core.autonomy import Autonomy
 from volition.core.costs import SquaredEuclidean
 from volition.core.curvature import Curvature, curvature
-from volition.core.problem import FEW_COLUMNS, Problem, pose
+from volition.core.problem import FEW_COLUMNS, Problem, build_problem
 from volition.core.validation import FloatArray, check_scalar
 
 #: up to this many coordinates of centres, second derivatives are held as matrices
-DENSE = 256
+DENSE_COORDINATES = 256
 #: how near two centres count as one, as a share of the length at which the policy is blurred
-COINCIDENCE = 2e-2
+COINCIDENT_BLUR = 2e-2
 #: Newton steps towards a critical beta whose Hessian is only known by its products
-STEPS = 30
+NEWTON_STEPS = 30
 LANCZOS_TOL = 1e-9
 #: a centre with less mass is realised by nobody
-DEAD = 1e-12
+DEAD_MASS = 1e-12
 #: eigenvalues below this share of their scale are zero
-ROUNDING = 1e-13
+ZERO_EIGENVALUE = 1e-13
 
 
 class NoCurvatureError(ValueError):
@@ -107,7 +107,7 @@ def critical_beta(
     (0.5, [[0.707], [-0.707]])
     """
     check_scalar(beta, "beta", low=0, open_low=True)
-    problem, Y = pose(
+    problem, Y = build_problem(
         X,
         centers,
         autonomy=autonomy,
@@ -116,7 +116,7 @@ def critical_beta(
         groups=groups,
         autonomy_proba=autonomy_proba,
     )
-    return examine(problem, Y, beta).critical
+    return assess_stability(problem, Y, beta).critical
 
 
 def hessian(X: Any, centers: Any, *, beta: float, **how: Any) -> FloatArray:
@@ -141,7 +141,7 @@ def hessian(X: Any, centers: Any, *, beta: float, **how: Any) -> FloatArray:
     [[0.5, 0.5], [0.5, 0.5]]
     """
     check_scalar(beta, "beta", low=0, open_low=True)
-    problem, Y = pose(X, centers, **how)
+    problem, Y = build_problem(X, centers, **how)
     A, B = curvature(problem, Y, beta).matrices()
     return (A - beta * B).reshape(*Y.shape, *Y.shape).cpu().numpy()
 
@@ -167,10 +167,10 @@ def sensitivity(X: Any, centers: Any, *, beta: float, **how: Any) -> FloatArray:
     [[0.0]]
     """
     check_scalar(beta, "beta", low=0, open_low=True)
-    problem, Y = pose(X, centers, **how)
+    problem, Y = build_problem(X, centers, **how)
     at = curvature(problem, Y, beta)
     drift = at.drift().cpu().numpy().ravel()
-    if drift.size <= DENSE:
+    if drift.size <= DENSE_COORDINATES:
         A, B = at.matrices()
         H = (A - beta * B).cpu().numpy()
         # Coincident centres leave flat directions, along which nothing pulls.
@@ -204,13 +204,13 @@ def sensitivity_bound(X: Any, centers: Any, *, beta: float, **how: Any) -> float
     0.736
     """
     check_scalar(beta, "beta", low=0, open_low=True)
-    problem, Y = pose(X, centers, **how)
+    problem, Y = build_problem(X, centers, **how)
     at = curvature(problem, Y, beta)
     scale = _unit_masses(at)
-    if at.y.numel() <= DENSE:
+    if at.y.numel() <= DENSE_COORDINATES:
         A, B = at.matrices()
         s = scale.repeat_interleave(problem.d)
-        alive = (at.mass > DEAD).repeat_interleave(problem.d)
+        alive = (at.mass > DEAD_MASS).repeat_interleave(problem.d)
         H = (s[:, None] * (A - beta * B) * s)[alive][:, alive]
         delta = float(torch.linalg.eigvalsh(H)[0])
     else:
@@ -224,7 +224,7 @@ def sensitivity_bound(X: Any, centers: Any, *, beta: float, **how: Any) -> float
 
 def _unit_masses(at: Curvature) -> Tensor:
     """Return the scaling in which A is the identity when p does not depend on the centres."""
-    return (at.mass.clamp_min(DEAD) * 2) ** -0.5
+    return (at.mass.clamp_min(DEAD_MASS) * 2) ** -0.5
 
 
 def _operator(
@@ -255,7 +255,7 @@ class Stability(NamedTuple):
         """The beta and direction that Theorem 2 speaks of."""
         return self.modes[0]
 
-    def way_out(self, beta: float, places: np.ndarray) -> FloatArray:
+    def splitting_direction(self, beta: float, places: np.ndarray) -> FloatArray:
         """Return a direction, unstable at beta, in which centres leave the places they share.
 
         Evenly (see `even_split`) if that is unstable too, as it is where centres that share a place
@@ -269,7 +269,7 @@ class Stability(NamedTuple):
                 return self.critical.direction
         return even
 
-    def descent_shape(self, beta: float) -> FloatArray | None:
+    def preconditioner(self, beta: float) -> FloatArray | None:
         """Return W with W W' near the inverse Hessian at beta, to precondition a solver with."""
         if self.matrices is None:
             return None
@@ -281,16 +281,16 @@ class Stability(NamedTuple):
         return vectors / np.sqrt(np.maximum(size, floor))
 
 
-def examine(problem: Problem, Y: Any, beta: float) -> Stability:
+def assess_stability(problem: Problem, Y: Any, beta: float) -> Stability:
     """Return the critical beta of the state (Y, Gibbs policy at beta), and the way it splits.
 
-    With A - beta B the Hessian at the state, the critical beta is 1 / λmax(A⁻¹ B): Theorem 2, where
-    p may depend on the centres. Up to `DENSE` coordinates by dense eigenvalues, above by Lanczos'
-    method.
+    With A - beta B the Hessian at the state, the critical beta is 1 / λmax(A⁻¹ B). This is
+    Theorem 2, extended to p that depends on the centres. Up to `DENSE_COORDINATES` coordinates the
+    eigenvalues come from dense matrices, above that from Lanczos' method.
     """
     at = curvature(problem, Y, beta)
     scale = _unit_masses(at)
-    if at.y.numel() > DENSE:
+    if at.y.numel() > DENSE_COORDINATES:
         return Stability([_sparse_pencil(at, scale)], None)
     A, B = (M.cpu().numpy() for M in at.matrices())
     return Stability(_dense_pencil(at, A, B, scale), (A, B))
@@ -312,7 +312,7 @@ def _dense_pencil(
     d = at.y.shape[1]
     s = scale.repeat_interleave(d).cpu().numpy()
     # A centre that nobody realises may go anywhere: it has no say in whether this is a minimum.
-    alive = (at.mass > DEAD).repeat_interleave(d).cpu().numpy()
+    alive = (at.mass > DEAD_MASS).repeat_interleave(d).cpu().numpy()
     A, B = ((s[:, None] * M * s)[alive][:, alive] for M in (A, B))
 
     def whole(v: FloatArray) -> FloatArray:
@@ -320,7 +320,7 @@ def _dense_pencil(
         out[alive] = v
         return out
 
-    if not np.abs(A).max() > ROUNDING * np.abs(B).max() * at.beta:
+    if not np.abs(A).max() > ZERO_EIGENVALUE * np.abs(B).max() * at.beta:
         raise NoCurvatureError(
             f"{at.problem.cost!r} has no second derivatives, so that there is no critical beta; "
             "use schedule='geometric'."
@@ -339,7 +339,7 @@ def _dense_pencil(
 def _sparse_pencil(at: Curvature, scale: Tensor) -> CriticalPoint:
     B = _operator(at, at.times_b, scale)
     v: FloatArray = np.random.default_rng(0).standard_normal(at.y.numel())
-    if np.linalg.norm(B.matvec(v)) <= ROUNDING * at.problem.cost_scale * np.linalg.norm(v):
+    if np.linalg.norm(B.matvec(v)) <= ZERO_EIGENVALUE * at.problem.cost_scale * np.linalg.norm(v):
         return _critical_point(math.inf, v, scale)  # all entities agree: nothing to split
     top, v = _extreme(B, "LA", v)
     critical = _inverse(top, at)
@@ -348,7 +348,7 @@ def _sparse_pencil(at: Curvature, scale: Tensor) -> CriticalPoint:
     # The lowest eigenvalue of A - beta B is a concave function of beta, so that Newton's steps
     # towards its root, to v'Av / v'Bv at the eigenvector v, never pass it coming from above.
     A, critical = _operator(at, at.times_a, scale), math.inf
-    for _ in range(STEPS):
+    for _ in range(NEWTON_STEPS):
         upward, spread = float(v @ A.matvec(v)), float(v @ B.matvec(v))
         if upward <= 0:
             return _critical_point(0.0, v, scale)
@@ -374,7 +374,7 @@ def _extreme(M: LinearOperator, which: str, v: FloatArray) -> tuple[float, Float
 
 def _inverse(top: float, at: Curvature) -> float:
     """Return 1 / λ, infinity where λ is zero up to rounding."""
-    return 1.0 / float(top) if top > ROUNDING * at.problem.cost_scale else math.inf
+    return 1.0 / float(top) if top > ZERO_EIGENVALUE * at.problem.cost_scale else math.inf
 
 
 def first_beta(problem: Problem) -> float:
@@ -399,7 +399,7 @@ def coincident(problem: Problem, Y: FloatArray, beta: float) -> np.ndarray:
     """Return for each centre the number, from 0, of the place that it shares with others."""
     if len(Y) == 1:
         return np.zeros(1, dtype=np.int64)
-    near = COINCIDENCE * blur_length(problem, beta)
+    near = COINCIDENT_BLUR * blur_length(problem, beta)
     return fcluster(linkage(Y, "single"), near, "distance").astype(np.int64) - 1
 
 

@@ -17,7 +17,13 @@ from torch import Tensor
 
 from volition.choices.ranked import RANK_CLASSES, ranks
 from volition.choices.terms import TERMS, Basis, Term, View, named
-from volition.core.autonomy import Chunk, SoftmaxTransition, StayOrLeave, Transition, barred
+from volition.core.autonomy import (
+    Chunk,
+    SoftmaxTransition,
+    StayOrLeave,
+    Transition,
+    exclude_prescribed,
+)
 from volition.core.costs import Cost
 from volition.core.validation import check_scalar
 from volition.io.files import expect
@@ -124,8 +130,8 @@ class ChoiceAutonomy(StayOrLeave):
         """Return the model of some of the entities."""
         return self if self.covariates is None else self.for_entities(self.covariates[index])
 
-    def scaled(self, t: float) -> ChoiceAutonomy:
-        return self._with(share=self.share * t)
+    def with_overrides_scaled(self, share: float) -> ChoiceAutonomy:
+        return self._with(share=self.share * share)
 
     def within(self, cost_ranges: dict[str, tuple[float, float]] | None) -> ChoiceAutonomy:
         """Return the model with terms that keep their last value beyond these costs."""
@@ -205,7 +211,7 @@ class ChoiceAutonomy(StayOrLeave):
             view = view._replace(cost=cost.pairwise(Y, Y) / self.cost_unit)
             view = self._held(view, "pair")
         view = view._replace(prescribed=view.cluster[:, None])
-        return self._added(barred(len(Y), Y.dtype, Y.device), terms, view)
+        return self._added(exclude_prescribed(len(Y), Y.dtype, Y.device), terms, view)
 
     def _view(self, chunk: Chunk) -> View:
         """Return what terms look at in a chunk of entities."""

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from volition.core.autonomy import SoftmaxTransition, Transition, barred, stay_or_leave
+from volition.core.autonomy import SoftmaxTransition, Transition, exclude_prescribed, stay_or_leave
 
 #: classes of ranks: nearest, second, third, and all that are farther
 RANK_CLASSES = 4
@@ -50,7 +50,7 @@ class RankedTransition(Transition):
     @cached_property
     def _far(self) -> SoftmaxTransition:
         logits = self.b + self.table[-1][self.rank.clamp(max=RANK_CLASSES - 1)]
-        away = barred(logits.shape[1], logits.dtype, logits.device)
+        away = exclude_prescribed(logits.shape[1], logits.dtype, logits.device)
         return SoftmaxTransition(1.0, away, logits)
 
     def expected(self, D: Tensor) -> Tensor:

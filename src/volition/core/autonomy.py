@@ -31,7 +31,7 @@ def identity(K: int, dtype: torch.dtype, device: torch.device) -> Tensor:
 
 
 @lru_cache(maxsize=64)
-def barred(K: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+def exclude_prescribed(K: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Log-weights that bar staying from counting as an override: -inf on the diagonal."""
     return torch.zeros(K, K, dtype=dtype, device=device).fill_diagonal_(-torch.inf)
 
@@ -233,8 +233,8 @@ class Autonomy(ABC):
         return self
 
     @abstractmethod
-    def scaled(self, t: float) -> Autonomy:
-        """Return the model that obeys with probability 1 - t and otherwise behaves as this one."""
+    def with_overrides_scaled(self, share: float) -> Autonomy:
+        """Return the model that overrides only this share of the times that this one does."""
 
     def group_codes(self, groups: Any, n_samples: int) -> np.ndarray | None:
         """Translate the ``groups`` metadata into matrix numbers; None when there is one matrix."""
@@ -260,7 +260,7 @@ class Passive(Autonomy):
     def shared(self, Y: Tensor, cost: Cost) -> Tensor:
         return identity(len(Y), Y.dtype, Y.device)[None]
 
-    def scaled(self, t: float) -> Passive:
+    def with_overrides_scaled(self, share: float) -> Passive:
         return self
 
     def __repr__(self) -> str:
@@ -343,8 +343,8 @@ class FixedAutonomy(Autonomy):
     def shared(self, Y: Tensor, cost: Cost) -> Tensor:
         return torch.as_tensor(self.matrix, dtype=Y.dtype, device=Y.device)
 
-    def scaled(self, t: float) -> FixedAutonomy:
-        P = (1 - t) * np.eye(self.n_clusters) + t * self.matrix
+    def with_overrides_scaled(self, share: float) -> FixedAutonomy:
+        P = (1 - share) * np.eye(self.n_clusters) + share * self.matrix
         labels = self.labels
         return FixedAutonomy(P if labels is None else dict(zip(labels, P, strict=True)))
 
@@ -428,13 +428,15 @@ class CostLogits(StayOrLeave):
 
     def _for_all(self, Y: Tensor, cost: Cost) -> tuple[float | Tensor, Tensor]:
         pair, _ = self._weights(cost.pairwise(Y, Y), None)
-        return self._kappa(None), barred(len(Y), Y.dtype, Y.device) + pair
+        return self._kappa(None), exclude_prescribed(len(Y), Y.dtype, Y.device) + pair
 
     def _by_chunk(self, chunk: Chunk, Y: Tensor, cost: Cost) -> Transition:
         kappa = self._kappa(chunk.D)
         pair, entity = self._weights(cost.pairwise(Y, Y), chunk.D)
         assert entity is not None
-        return SoftmaxTransition(kappa, barred(len(Y), Y.dtype, Y.device) + pair, entity)
+        return SoftmaxTransition(
+            kappa, exclude_prescribed(len(Y), Y.dtype, Y.device) + pair, entity
+        )
 
     def conditional_each(
         self, X: Tensor, prescribed: Tensor, Y: Tensor, cost: Cost, rows: np.ndarray | None = None
@@ -451,7 +453,7 @@ class CostLogits(StayOrLeave):
 
 #: weights over temperature up to which nothing overflows at costs that are allowed; and the largest
 #: exponents that make a difference, beyond the 16 digits that costs have
-SHARP, SHARPEST = 1e8, 1e30
+SAFE_SHARPNESS, LARGEST_EXPONENT = 1e8, 1e30
 
 
 def _finite(logits: Tensor) -> Tensor:
@@ -524,15 +526,15 @@ class DistanceAutonomy(CostLogits):
         nearest alternative however low the temperature is; exponents would only overflow.
         """
         strongest = max(self.zeta, self.gamma)
-        if strongest < SHARP * self.temperature:
+        if strongest < SAFE_SHARPNESS * self.temperature:
             return self.temperature
         largest = max((float(D.detach().max()) for D in costs if D.numel()), default=0.0)
         # Where all centres coincide, any factor would do that is a number.
-        least = max(largest / SHARPEST, 1e8 / torch.finfo(costs[0].dtype).max)
+        least = max(largest / LARGEST_EXPONENT, 1e8 / torch.finfo(costs[0].dtype).max)
         return max(self.temperature, strongest * least)
 
-    def scaled(self, t: float) -> DistanceAutonomy:
-        return DistanceAutonomy(self.kappa * t, self.gamma, self.zeta, self.temperature)
+    def with_overrides_scaled(self, share: float) -> DistanceAutonomy:
+        return DistanceAutonomy(self.kappa * share, self.gamma, self.zeta, self.temperature)
 
 
 @registered
@@ -596,8 +598,8 @@ class LogitAutonomy(CostLogits):
         pair = _finite(self.pair * apart)
         return pair, None if D is None else _finite(self.entity * D)
 
-    def scaled(self, t: float) -> LogitAutonomy:
-        return replace(self, share=self.share * t)
+    def with_overrides_scaled(self, share: float) -> LogitAutonomy:
+        return replace(self, share=self.share * share)
 
 
 class CallableAutonomy(Autonomy):
@@ -656,11 +658,13 @@ class CallableAutonomy(Autonomy):
         first = chunk.rows.start if isinstance(chunk.rows, slice) else int(chunk.rows[0])
         return DenseTransition(self.probabilities(X, Y + chunk.origin, first))
 
-    def scaled(self, t: float) -> CallableAutonomy:
+    def with_overrides_scaled(self, share: float) -> CallableAutonomy:
         fn = self.fn
 
         def blended(X: Tensor, Y: Tensor) -> Tensor:
-            return (1 - t) * torch.eye(len(Y), dtype=Y.dtype, device=Y.device) + t * fn(X, Y)
+            return (1 - share) * torch.eye(len(Y), dtype=Y.dtype, device=Y.device) + share * fn(
+                X, Y
+            )
 
         return CallableAutonomy(blended)
 
@@ -711,8 +715,10 @@ class RowAutonomy(Autonomy):
         """Return the model of some of the entities."""
         return RowAutonomy(self.p[index])
 
-    def scaled(self, t: float) -> RowAutonomy:
-        return RowAutonomy((1 - t) * np.eye(self.p.shape[1], dtype=self.p.dtype) + t * self.p)
+    def with_overrides_scaled(self, share: float) -> RowAutonomy:
+        return RowAutonomy(
+            (1 - share) * np.eye(self.p.shape[1], dtype=self.p.dtype) + share * self.p
+        )
 
     def __repr__(self) -> str:
         return f"RowAutonomy(n_entities={self.p.shape[0]}, n_clusters={self.p.shape[1]})"
@@ -799,8 +805,8 @@ class LoyalAutonomy(Autonomy):
         others = self.others.subset(index)
         return LoyalAutonomy(others, self.loyalty[index], share=self.share)
 
-    def scaled(self, t: float) -> LoyalAutonomy:
-        return LoyalAutonomy(self.others, self.loyalty, share=self.share * t)
+    def with_overrides_scaled(self, share: float) -> LoyalAutonomy:
+        return LoyalAutonomy(self.others, self.loyalty, share=self.share * share)
 
     def __repr__(self) -> str:
         mean = self.share * float(self.loyalty.sum(1).mean()) if len(self.loyalty) else 0.0

@@ -22,7 +22,7 @@ from volition.io.serialization import registered, user_code
 EARTH_RADIUS_KM = 6371.0088
 #: values beyond which squares, and the betas that go with them, cannot be held; the inverse is the
 #: least spread
-LARGEST = {np.float32: 1e10, np.float64: 1e140}
+LARGEST_COORDINATE = {np.float32: 1e10, np.float64: 1e140}
 
 
 def runs(Y: Tensor) -> list[tuple[int, int]]:
@@ -124,7 +124,7 @@ class SquaredEuclidean(Cost):
         return torch.addmm(squares, X, Y.T, alpha=-2).clamp_min(0)
 
     def check(self, X: FloatArray, name: str = "X") -> None:
-        largest = LARGEST[X.dtype.type]
+        largest = LARGEST_COORDINATE[X.dtype.type]
         if max(float(X.max()), -float(X.min())) > largest:
             row, column = (int(v) for v in np.argwhere(np.abs(X) > largest)[0])
             raise ValueError(

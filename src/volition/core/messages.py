@@ -12,9 +12,9 @@ class DataWarning(UserWarning):
 
 
 #: characters of a value that a message shows
-LONGEST = 60
+SHOWN_CHARACTERS = 60
 #: names that a message lists
-MOST = 8
+SHOWN_NAMES = 8
 
 
 def printable(text: str, keep: str = "\n\t") -> str:
@@ -49,7 +49,7 @@ def _escaped(character: str) -> str:
     return character.encode("unicode_escape").decode("ascii")
 
 
-def shortened(value: Any, longest: int = LONGEST) -> str:
+def shortened(value: Any, longest: int = SHOWN_CHARACTERS) -> str:
     """Return how a message shows a value from a file: quoted if text, on one line, cut if long.
 
     Parameters
@@ -79,7 +79,7 @@ def shortened(value: Any, longest: int = LONGEST) -> str:
     return text if len(text) <= longest else f"{text[:longest]}... ({len(text)} characters)"
 
 
-def a_few(names: Iterable[Any], most: int = MOST) -> str:
+def a_few(names: Iterable[Any], most: int = SHOWN_NAMES) -> str:
     """Return names as a list in words; of many only the first ones, and how many there are.
 
     Parameters
@@ -106,7 +106,7 @@ def a_few(names: Iterable[Any], most: int = MOST) -> str:
     return ", ".join([*shown, f"... ({len(names)} in all)"] if len(names) > most else shown)
 
 
-def cut(name: Any, longest: int = LONGEST) -> str:
+def cut(name: Any, longest: int = SHOWN_CHARACTERS) -> str:
     """Return a name as lists and pictures show it: on one line, and cut if long.
 
     Examples

@@ -19,23 +19,23 @@ from volition.core.messages import DataWarning
 from volition.core.validation import FloatArray
 
 #: rows that tell the spread of the many
-SAMPLE = 10_000
+BULK_ROWS = 10_000
 #: a value this many spreads away is far; a code for "missing" already at the second number
-FAR, FAR_CODE = 1e3, 1e2
+FAR_SPREADS, FAR_CODE_SPREADS = 1e3, 1e2
 #: far values are named where, together, they make up this share of their column's variance
-DOMINANCE = 0.99
+DOMINANT_SHARE = 0.99
 #: rounding error of a value, in spreads, from which results are not reliable
-HOPELESS = 0.03
+UNRELIABLE_ROUNDING = 0.03
 #: and where they are few: no more than this share of the rows
-FEW = 0.01
+FAR_ROWS_SHARE = 0.01
 #: one code for "missing" is named where it makes up this share of its column's variance
-HALF = 0.5
+CODE_SHARE = 0.5
 #: equal values are likely codes if they are this many spreads away, no others half as far on their
 #: side, and no more than this share of the rows
-REPEATED, REPEATED_ROUND, REPEATED_FEW = 10.0, 20.0, 0.05
+REPEATED_SPREADS, REPEATED_ROUND_SPREADS, REPEATED_ROWS_SHARE = 10.0, 20.0, 0.05
 #: what often stands for "missing": -99, 999, 99999 and the like
-CODES = tuple(sign * (10**digits - 1) for digits in range(2, 17) for sign in (-1, 1))
-HERE = str(Path(__file__).parents[1])
+MISSING_CODES = tuple(sign * (10**digits - 1) for digits in range(2, 17) for sign in (-1, 1))
+PACKAGE_FOLDER = str(Path(__file__).parents[1])
 
 
 class OutlierWarning(DataWarning):
@@ -67,7 +67,7 @@ def bulk_of(X: FloatArray, weight: FloatArray | None = None) -> Bulk:
 
 def _sample(X: FloatArray, weight: FloatArray | None) -> FloatArray:
     rows = np.arange(len(X)) if weight is None else np.flatnonzero(weight > 0)
-    return X[rows[:: -(-len(rows) // SAMPLE)]].astype(np.float64)
+    return X[rows[:: -(-len(rows) // BULK_ROWS)]].astype(np.float64)
 
 
 def warn_of_outliers(
@@ -110,8 +110,8 @@ def warn_of_outliers(
     medians = np.median(sample, axis=0)
     spreads = np.median(np.abs(sample - medians), axis=0)
     highest, lowest = X.max(axis=0), X.min(axis=0)
-    reach = np.maximum(highest - medians, medians - lowest)
-    for column in np.flatnonzero((reach > REPEATED * spreads) & (spreads > 0)).tolist():
+    farthest = np.maximum(highest - medians, medians - lowest)
+    for column in np.flatnonzero((farthest > REPEATED_SPREADS * spreads) & (spreads > 0)).tolist():
         label = f"Column {column}" if columns is None else f"Column '{columns[column]}'"
         away = (X[rows, column].astype(np.float64) - medians[column]) / spreads[column]
         message = _message(X[rows, column], rows, away, label, since)
@@ -122,7 +122,7 @@ def warn_of_outliers(
 def _outside() -> int:
     """Return the stack level, for a caller that warns, of whoever called this package."""
     frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(HERE):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE_FOLDER):
         frame, level = frame.f_back, level + 1
     return level
 
@@ -132,13 +132,13 @@ def _message(
 ) -> str:
     """Return what to say about one column, if anything."""
     away = np.abs(sides)
-    far = np.flatnonzero(away > REPEATED)
+    far = np.flatnonzero(away > REPEATED_SPREADS)
     if len(far) == 0:
         return ""
     total = float((away * away).sum())
     found, first, counts = np.unique(values[far], return_index=True, return_counts=True)
     # Others that stand alone are the last ones on their side.
-    suspects = np.isin(found, [*CODES, 0, -1, found[0], found[-1]])
+    suspects = np.isin(found, [*MISSING_CODES, 0, -1, found[0], found[-1]])
     for number in np.flatnonzero(suspects).tolist():
         value, count, one = float(found[number]), int(counts[number]), int(far[first[number]])
         where = far[values[far] == found[number]]
@@ -151,15 +151,15 @@ def _message(
             f"typically are: if {value:.15g} stands for a missing value, remove "
             f"{'this row' if count == 1 else 'these rows'}."
         )
-    far = np.flatnonzero(away > FAR)
-    few = len(far) <= max(3, FEW * len(values))
-    if len(far) == 0 or not few or float((away[far] ** 2).sum()) < DOMINANCE * total:
+    far = np.flatnonzero(away > FAR_SPREADS)
+    few = len(far) <= max(3, FAR_ROWS_SHARE * len(values))
+    if len(far) == 0 or not few or float((away[far] ** 2).sum()) < DOMINANT_SHARE * total:
         return ""
     if rows[far[-1]] < since:
         return ""
     worst = int(far[away[far].argmax()])
     # Even at its own value, a centre is off by a rounding error: squared, more than others cost.
-    lost = float(np.finfo(values.dtype).eps) * away[worst] > HOPELESS
+    lost = float(np.finfo(values.dtype).eps) * away[worst] > UNRELIABLE_ROUNDING
     hopeless = f" {values.dtype} cannot tell the others apart beside it: the cost is not reliable."
     others = f" (and {len(far) - 1} more rows like it)" if len(far) > 1 else ""
     return (
@@ -173,12 +173,12 @@ def _message(
 def _stands_for_missing(value: float, where: np.ndarray, sides: FloatArray, total: float) -> bool:
     """Whether equal values look like a code: by what they are, or by standing alone."""
     away, count = abs(float(sides[where[0]])), len(where)
-    if value in CODES and away > FAR_CODE:
-        return count > 1 or away > FAR or away * away > HALF * total
-    usual = value in (0, -1, *CODES)
-    if count < (2 if usual else 3) or count > max(3, REPEATED_FEW * len(sides)):
+    if value in MISSING_CODES and away > FAR_CODE_SPREADS:
+        return count > 1 or away > FAR_SPREADS or away * away > CODE_SHARE * total
+    usual = value in (0, -1, *MISSING_CODES)
+    if count < (2 if usual else 3) or count > max(3, REPEATED_ROWS_SHARE * len(sides)):
         return False
-    if away <= (REPEATED if usual else REPEATED_ROUND) or value != round(value):
+    if away <= (REPEATED_SPREADS if usual else REPEATED_ROUND_SPREADS) or value != round(value):
         return False
     others = np.delete(sides, where) * np.sign(sides[where[0]])
     return bool(others.max(initial=0.0) < away / 2)

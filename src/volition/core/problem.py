@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from volition.core.autonomy import Autonomy, Chunk, Passive, RowAutonomy, Transition
-from volition.core.costs import LARGEST, Cost, SquaredEuclidean, resolve_cost
+from volition.core.costs import LARGEST_COORDINATE, Cost, SquaredEuclidean, resolve_cost
 from volition.core.deadline import NEVER, Deadline
 from volition.core.kernels.blocks import Sums, add_over_blocks, add_up, flushes_denormals
 from volition.core.outliers import bulk_of
@@ -40,9 +40,9 @@ SAFE_BITS = 60
 FEW_COLUMNS = 64
 #: error of a squared distance, as a share of those that most entities have, above which squares are
 #: not expanded; in single precision rounding of the data themselves is no less
-LOSS = {np.float32: 1e-3, np.float64: 1e-6}
+SQUARE_ERROR = {np.float32: 1e-3, np.float64: 1e-6}
 #: variance over the typical squared distance, above which the latter is the scale of everything
-TAIL = 1e4
+TAIL_RATIO = 1e4
 LOWEST_EXPONENT = {torch.float32: 80.0, torch.float64: 690.0}
 
 
@@ -80,7 +80,7 @@ class Summary(NamedTuple):
 def check_spread(X: FloatArray, cost: Cost) -> None:
     """Raise ValueError if entities differ, but by less than can be squared."""
     spread = float(np.ptp(X, axis=0).max())
-    least = 1 / LARGEST[X.dtype.type]
+    least = 1 / LARGEST_COORDINATE[X.dtype.type]
     if isinstance(cost, SquaredEuclidean) and 0 < spread < least:
         raise ValueError(
             f"X spreads over {spread:g} only; squared distances need a spread of at least "
@@ -167,10 +167,10 @@ class Problem:
         bulk = 0.0
         if isinstance(self.cost, SquaredEuclidean):
             center, bulk = bulk_of(X, weight)
-            reach = np.maximum(X.max(0) - center, center - X.min(0))
-            self._reach = float(reach @ reach)
+            farthest = np.maximum(X.max(0) - center, center - X.min(0))
+            self._largest_square = float(farthest @ farthest)
             eps = float(np.finfo(X.dtype).eps)
-            if bulk > 0 and eps * self._reach > LOSS[X.dtype.type] * bulk:
+            if bulk > 0 and eps * self._largest_square > SQUARE_ERROR[X.dtype.type] * bulk:
                 # A few far values: digits are for the many, whose place and distances these are.
                 self.cost, origin = SquaredEuclidean(by_differences=True), center.astype(X.dtype)
         self.origin = torch.from_numpy(origin.astype(np.float64)).to(self.device)
@@ -188,8 +188,8 @@ class Problem:
         )
         variance = float(spread)
         #: whether a few far entities hold nearly all variance, which is then no scale to judge by
-        self.tailed = bulk > 0 and variance > TAIL * bulk
-        if self.tailed:
+        self.dominated_by_few = bulk > 0 and variance > TAIL_RATIO * bulk
+        if self.dominated_by_few:
             variance = bulk
         #: length by which moves of centres are judged
         self.scale = math.sqrt(variance) or 1.0
@@ -218,8 +218,8 @@ class Problem:
 
     @cached_property
     def largest_variance(self) -> float:
-        """Variance of the entities along their main axis; where `tailed`, that of most of them."""
-        if self.tailed:
+        """Variance along the entities' main axis, or of most of them where `dominated_by_few`."""
+        if self.dominated_by_few:
             return self.cost_scale
         if self.n < self.d and self.d > FEW_COLUMNS:
             x, w = self._data[:, 1:-1].double(), self._rho.double()
@@ -282,7 +282,7 @@ class Problem:
             return False
         # Folded into the centres, costs are judged in double precision.
         eps = torch.finfo(torch.float64 if self.collapses else self.dtype).eps
-        return eps * self._reach > LOSS[np.float64] * cost
+        return eps * self._largest_square > SQUARE_ERROR[np.float64] * cost
 
     def subset(self, index: np.ndarray, sample_weight: FloatArray) -> Problem:
         """Return the problem of some of the entities."""
@@ -667,7 +667,7 @@ class Problem:
         return max(256, min(BLOCK_ROWS, numbers // K))
 
 
-def pose(
+def build_problem(
     X: Any,
     centers: Any,
     *,
@@ -681,8 +681,8 @@ def pose(
 
     Examples
     --------
-    >>> from volition.core.problem import pose
-    >>> problem, Y = pose([[0.0], [4.0]], [[1.0]])
+    >>> from volition.core.problem import build_problem
+    >>> problem, Y = build_problem([[0.0], [4.0]], [[1.0]])
     >>> problem.distortion(Y)
     5.0
     """

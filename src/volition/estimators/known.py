@@ -52,7 +52,7 @@ from volition.solvers.search import AGREEMENT, Candidate, Search
 log = logging.getLogger("volition")
 #: entities that tell how long the last passes over all take, and how many times that is kept free
 #: for them: centres are judged, too, and a pass that is under way when time runs out is finished
-PROBE_ROWS, PRUDENCE = 8192, 2.0
+TIMED_ROWS, TIME_MARGIN = 8192, 2.0
 
 SOLVERS: dict[str, Callable[[], Solver]] = {
     "fixed_point": FixedPoint,
@@ -348,7 +348,7 @@ class AutonomyAwareClustering(
         """Estimate the seconds that judging and prescribing takes once the search has ended."""
         if not deadline.finite:
             return 0.0
-        rows = np.linspace(0, problem.n - 1, min(problem.n, PROBE_ROWS)).astype(int)
+        rows = np.linspace(0, problem.n - 1, min(problem.n, TIMED_ROWS)).astype(int)
         probe = problem.subset(rows, np.ones(len(rows)))
         Y = probe.X[np.arange(self.n_clusters) % len(rows)].astype(np.float64)
         with threads_for(probe.n_blocks):
@@ -357,7 +357,7 @@ class AutonomyAwareClustering(
             probe.labels(Y)
             probe.prescribe(Y, math.inf)
             seconds = perf_counter() - began
-        return PRUDENCE * seconds * problem.n / len(rows)
+        return TIME_MARGIN * seconds * problem.n / len(rows)
 
     def _keep(self, result: AnnealingResult, n_iter: int, status: Status) -> FloatArray:
         self.beta_ = result.beta

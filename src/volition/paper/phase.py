@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from volition.annealing.anneal import AnnealingResult, anneal
-from volition.annealing.n_clusters import persistence
+from volition.annealing.n_clusters import persistence_ranking
 from volition.annealing.schedules import Critical, Geometric, Schedule
 from volition.annealing.stability import coincident
 from volition.core.problem import Problem
@@ -53,7 +53,9 @@ def solve(params: dict[str, Any], settings: Settings) -> Row:
     """Anneal, and note each change in the number of distinct centres."""
     problem, result = annealed(params["schedule"], settings.seed)
     return {
-        "lasting": sorted(p.n_clusters for p in persistence(result) if p.persistence > LASTS),
+        "lasting": sorted(
+            p.n_clusters for p in persistence_ranking(result) if p.persistence > LASTS
+        ),
         "transitions": [list(one) for one in result.transitions],
         "sharing": sharing(problem, result),
         "iterations": result.n_iter,

@@ -12,7 +12,7 @@ import numpy as np
 from sklearn.decomposition import PCA
 
 from volition.annealing.anneal import AnnealingResult
-from volition.annealing.n_clusters import persistence
+from volition.annealing.n_clusters import persistence_ranking
 from volition.annealing.stability import coincident
 from volition.core.problem import Problem
 from volition.core.validation import FloatArray
@@ -148,7 +148,7 @@ def plot_persistence(result: AnnealingResult, ax: Any = None, n_bars: int = 8) -
     """
     ax = _axes(ax)
     # More centres than were looked at have no persistence to speak of.
-    found = persistence(result)
+    found = persistence_ranking(result)
     ranking = ([p for p in found if not p.open_ended or len(result.path[0]) > 1] or found)[:n_bars]
     place = np.arange(len(ranking))
     colors = [ORANGE if i == 0 else BLUE for i in place]
@@ -180,7 +180,7 @@ def plot_numbers(result: AnnealingResult, ax: Any = None) -> Any:
     betas = [record.beta for record in result.history]
     numbers = [record.n_distinct for record in result.history]
     ax.step(betas, numbers, where="post", color=BLUE)
-    for p in persistence(result)[:3]:
+    for p in persistence_ranking(result)[:3]:
         middle = np.sqrt(p.beta_from * p.beta_to)
         ax.annotate(str(p.n_clusters), (middle, p.n_clusters), (0, 4), textcoords="offset points")
     if max(numbers) > 8:

@@ -61,7 +61,7 @@ class Armijo:
         *,
         max_iter: int,
         tol: float,
-        shape: FloatArray | None = None,
+        preconditioner: FloatArray | None = None,
     ) -> Solution:
         F, sigma, n_iter = math.inf, 0.0, 0
         try:

@@ -50,13 +50,14 @@ class Solver(Protocol):
         *,
         max_iter: int,
         tol: float,
-        shape: FloatArray | None = None,
+        preconditioner: FloatArray | None = None,
     ) -> Solution:
         """Return better centres than Y.
 
-        ``shape`` is W with W W' near the inverse Hessian, (Kd, Kd), for solvers that can use it.
-        Where the problem has a deadline, its sums raise `OutOfTime`; the best centres so far are
-        then returned with the status `OUT_OF_TIME` (a free energy of infinity: none was computed).
+        ``preconditioner`` is a (Kd, Kd) matrix W with W W' near the inverse Hessian, for solvers
+        that can use it. Where the problem has a deadline, its sums raise `OutOfTime`. The solver
+        then returns the best centres so far with the status `OUT_OF_TIME`, and a free energy of
+        infinity if it has computed none.
         """
 
 

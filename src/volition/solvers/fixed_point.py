@@ -57,7 +57,7 @@ class FixedPoint:
         *,
         max_iter: int,
         tol: float,
-        shape: FloatArray | None = None,
+        preconditioner: FloatArray | None = None,
     ) -> Solution:
         if not problem.cost.mean_is_optimal:
             raise ValueError(

@@ -51,19 +51,19 @@ class Gradient:
         *,
         max_iter: int,
         tol: float,
-        shape: FloatArray | None = None,
+        preconditioner: FloatArray | None = None,
     ) -> Solution:
         # Unit length and unit cost: tolerances then mean the same at every scale.
         origin = Y.detach().cpu().numpy()
-        form, length, cost = origin.shape, problem.scale, problem.cost_scale
+        shape, length, cost = origin.shape, problem.scale, problem.cost_scale
         # With the inverse Hessian's root as unit of length, the landscape is round.
-        unit = None if shape is None else shape * (cost**0.5 / length)
+        unit = None if preconditioner is None else preconditioner * (cost**0.5 / length)
         best: tuple[float, np.ndarray] = (np.inf, origin)
 
         def objective(u: np.ndarray) -> tuple[float, np.ndarray]:
             nonlocal best
             way = u if unit is None else unit @ u
-            centers = origin + length * way.reshape(form)
+            centers = origin + length * way.reshape(shape)
             F, gradient = problem.value_and_gradient(centers, beta)
             if best[0] > F:
                 best = (F, centers)

@@ -21,7 +21,7 @@ from sklearn.cluster import kmeans_plusplus
 
 from volition.annealing.anneal import AnnealingResult, OnBeta, anneal
 from volition.annealing.schedules import Geometric, Schedule
-from volition.annealing.stability import DENSE
+from volition.annealing.stability import DENSE_COORDINATES
 from volition.core.autonomy import Passive
 from volition.core.deadline import NEVER, Deadline, OutOfTime
 from volition.core.kernels.blocks import threads_for
@@ -260,7 +260,11 @@ class Search:
 
     def beta_of(self, problem: Problem, Y: FloatArray) -> float:
         """Return the beta that counts, or if that is infinite one at which the policy is hard."""
-        return self.beta if math.isfinite(self.beta) else LADDER[-1] / self.hardness(problem, Y)
+        return (
+            self.beta
+            if math.isfinite(self.beta)
+            else LADDER[-1] / self.floored_distortion(problem, Y)
+        )
 
     # -- starts -----------------------------------------------------------------------------------
 
@@ -289,7 +293,7 @@ class Search:
     def _annealed(self, seed: int, deadline: Deadline) -> AnnealingResult:
         work = self._work
         # Elsewhere predictions would take longer than the annealing; none of them moves a centre.
-        small = not deadline.finite or self.n_clusters * work.d <= DENSE
+        small = not deadline.finite or self.n_clusters * work.d <= DENSE_COORDINATES
         return anneal(
             work,
             self.n_clusters,
@@ -335,8 +339,8 @@ class Search:
         """Follow the solution from obedience to full autonomy."""
         Y = self._k_means(self.n_clusters, seed, deadline.share(0.5))
         for t in (0.01, 0.1, 0.3, 0.6):
-            partly = self._work.with_autonomy(self._work.autonomy.scaled(t))
-            scale = self.hardness(partly, Y)
+            partly = self._work.with_autonomy(self._work.autonomy.with_overrides_scaled(t))
+            scale = self.floored_distortion(partly, Y)
             beta = min(200 / scale, self.beta)
             Y = self._descend(partly, Y, beta, 60, 1e-4, deadline).centers.cpu().numpy()
         return Y
@@ -355,7 +359,7 @@ class Search:
         for rung in ladder:
             if self.deadline.passed:
                 break
-            beta = rung / self.hardness(problem, Y)
+            beta = rung / self.floored_distortion(problem, Y)
             if beta < self.beta:
                 Y = self._descend(problem, Y, beta, max_iter, tol).centers.cpu().numpy()
         solution = self._descend(problem, Y, self.beta, max_iter, tol)
@@ -365,7 +369,7 @@ class Search:
             return min(start, Y, key=lambda centers: self.value(problem, centers))
         return Y
 
-    def hardness(self, problem: Problem, Y: FloatArray) -> float:
+    def floored_distortion(self, problem: Problem, Y: FloatArray) -> float:
         """Return the distortion, kept away from zero: the cost that sets the scale of beta."""
         return max(problem.free_energy(Y, math.inf), 1e-9 * problem.cost_scale)
 
@@ -416,7 +420,7 @@ class Search:
             for move in moves:
                 if self.deadline.passed:
                     break
-                beta = min(LADDER[-2] / self.hardness(work, move), self.beta)
+                beta = min(LADDER[-2] / self.floored_distortion(work, move), self.beta)
                 Y = self._descend(work, move, beta, SPRINT, 1e-4).centers.cpu().numpy()
                 race.append(Found(self.value(work, Y), Y, name))
             trials = [best]
@@ -566,7 +570,7 @@ def thin(problem: Problem, order: np.ndarray, size: int) -> Problem:
     """
     if len(order) <= size:
         return problem
-    if problem.tailed:
+    if problem.dominated_by_few:
         X, weight = problem.X[order].astype(np.float64), problem.weight[order].astype(np.float64)
         away = weight * ((X - bulk_of(X).center) ** 2).sum(1)
         far = np.sort(np.argsort(-away, kind="stable")[: size // 10])

@@ -44,7 +44,7 @@ def test_choices_as_an_autonomy_model(rng):
     W = rng.dirichlet(np.ones(3), 6)
     carried = np.einsum("ijk,ij->ik", p.detach().numpy(), W)
     np.testing.assert_allclose(problem.realized(Y, W), carried, rtol=1e-10)
-    half = problem.with_autonomy(model.scaled(0.5)).expected_costs(Y)
+    half = problem.with_autonomy(model.with_overrides_scaled(0.5)).expected_costs(Y)
     np.testing.assert_allclose(half, 0.5 * expected + 0.5 * D.numpy(), rtol=1e-10)
 
 

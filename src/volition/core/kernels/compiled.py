@@ -30,7 +30,7 @@ TILES_PER_SUM = 8
 #: an exponent that no entity's best one comes near
 NOBODY = np.float32(-1e30)
 #: per type: bits of the significand, and exponents allowed
-RANGE = {32: (23, -125.0, 100.0), 64: (52, -1021.0, 900.0)}
+EXPONENTS = {32: (23, -125.0, 100.0), 64: (52, -1021.0, 900.0)}
 # 2^f for |f| <= 1/2 to the precision of each type: mpmath.chebyfit(lambda f: 2**f, [-.5, .5], n)
 POWERS = {
     32: (
@@ -134,7 +134,7 @@ def _all(kind: ir.VectorType, value: float) -> ir.Constant:
 @intrinsic
 def exp2(_, x):  # type: ignore[no-untyped-def]
     """Return 2^x, x kept in the range of normal numbers."""
-    (bits, lowest, highest), coefficients = RANGE[x.number.bitwidth], POWERS[x.number.bitwidth]
+    (bits, lowest, highest), coefficients = EXPONENTS[x.number.bitwidth], POWERS[x.number.bitwidth]
 
     def generate(context, builder, _, args):  # type: ignore[no-untyped-def]
         kind = args[0].type
@@ -159,7 +159,7 @@ def exp2(_, x):  # type: ignore[no-untyped-def]
 def log2(_, x):  # type: ignore[no-untyped-def]
     """Return the logarithm of positive normal numbers."""
     width = x.number.bitwidth
-    bits, terms = RANGE[width][0], {32: 5, 64: 11}[width]
+    bits, terms = EXPONENTS[width][0], {32: 5, 64: 11}[width]
 
     def pattern(value: float) -> int:
         return int(np.array(value, f"f{width // 8}").view(f"i{width // 8}"))

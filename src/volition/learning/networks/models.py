@@ -9,7 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from volition.core.autonomy import Autonomy, Chunk, SoftmaxTransition, Transition, barred
+from volition.core.autonomy import (
+    Autonomy,
+    Chunk,
+    SoftmaxTransition,
+    Transition,
+    exclude_prescribed,
+)
 from volition.core.costs import Cost
 from volition.core.validation import check_scalar
 from volition.io.serialization import constructed, registered
@@ -106,7 +112,9 @@ class NetworkAutonomy(Autonomy):
                 return CostTransition(C)
         stay, leave, drawn = (z[0] for z in network.choices(x, y, D, apart))
         kappa = self.share * torch.sigmoid(-stay) * (len(Y) > 1)
-        choices = SoftmaxTransition(kappa, leave + barred(len(Y), Y.dtype, Y.device), drawn)
+        choices = SoftmaxTransition(
+            kappa, leave + exclude_prescribed(len(Y), Y.dtype, Y.device), drawn
+        )
         if not served:
             return choices
         return ServedTransition(choices, C)
@@ -125,8 +133,8 @@ class NetworkAutonomy(Autonomy):
         """Return what being served at y costs, in the network's unit."""
         return network.log_served(x, y, D).exp()
 
-    def scaled(self, t: float) -> NetworkAutonomy:
-        return NetworkAutonomy(self.network, self.units, self.share * t)
+    def with_overrides_scaled(self, share: float) -> NetworkAutonomy:
+        return NetworkAutonomy(self.network, self.units, self.share * share)
 
     def __repr__(self) -> str:
         return f"NetworkAutonomy(head={self.network.head!r})"
@@ -177,8 +185,8 @@ class CautiousAutonomy(NetworkAutonomy):
         served = network.log_served(x, y, D, self.shifts.to(y)).exp()
         return served * (1 + (far - 1).clamp(min=0.0).square())
 
-    def scaled(self, t: float) -> CautiousAutonomy:
-        return CautiousAutonomy(self.network, self.units, self.asked, self.share * t)
+    def with_overrides_scaled(self, share: float) -> CautiousAutonomy:
+        return CautiousAutonomy(self.network, self.units, self.asked, self.share * share)
 
 
 def _around(n_features: int) -> Tensor:
