@@ -31,7 +31,7 @@ from volition.core.autonomy import Autonomy
 from volition.core.problem import Problem
 from volition.datasets import load_four_groups, load_utd19_london
 from volition.io.records import read_records
-from volition.solvers.search import Search
+from volition.solvers.descent import Descent
 
 X = load_four_groups().data
 
@@ -146,10 +146,10 @@ def best_known(data: np.ndarray, K: int, autonomy: Autonomy, covariates: Any) ->
     """Return the least distortion that is known: by a search with p, or from learned centres."""
     known = AutonomyAwareClustering(K, autonomy=autonomy, random_state=0).fit(data)
     problem, found = Problem(data, autonomy=autonomy), [known.distortion_]
-    search = Search(problem, K, np.random.RandomState(0))
+    descent = Descent()
     for seed in range(3):
         start = learn(data, K, autonomy, seed, covariates)[0].cluster_centers_
-        found.append(problem.distortion(search.polish(problem, start)))
+        found.append(problem.distortion(descent.polish(problem, start)))
     return min(found)
 
 

@@ -20,7 +20,7 @@ from volition.core.problem import Problem
 from volition.datasets import make_city
 from volition.metrics import distortion
 from volition.solvers import Armijo, FixedPoint, Gradient, Status
-from volition.solvers.search import lexical_order
+from volition.solvers.sampling import lexical_order
 
 #: machines that run tests are busy: this much may go wrong in the last steps
 NOISE = 1.5

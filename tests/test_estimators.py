@@ -28,7 +28,9 @@ from volition.annealing.schedules import Geometric
 from volition.core.problem import Problem
 from volition.metrics import distortion
 from volition.solvers import Armijo
-from volition.solvers.search import Found, Search
+from volition.solvers.candidates import Found, Reporter
+from volition.solvers.descent import Descent
+from volition.solvers.shaking import Shaking
 
 
 @pytest.mark.filterwarnings("default")
@@ -496,14 +498,15 @@ def test_critical_schedule(four_groups, solver):
 
 def test_shaking_leaves_a_poor_minimum(four_groups):
     """Two centres in one group and one for two groups: no single move of Lloyd's mends that."""
-    problem = Problem(four_groups)
-    search = Search(problem, 4, np.random.RandomState(0))
+    problem, descent = Problem(four_groups), Descent()
+    reporter = Reporter(problem, descent)
     groups = [(0.2, 0.7), (0.2, 0.75), (0.2, 0.17), (0.82, 0.45)]
-    stuck = search.polish(problem, np.array(groups))
-    value = search.value(search._work, stuck)
-    found, stopped = search._shake(Found(value, stuck, "stuck"))
+    stuck = descent.polish(problem, np.array(groups))
+    value = descent.value(problem, stuck)
+    shaking = Shaking(problem, problem, descent, reporter, n_shakes=60)
+    found, stopped = shaking.improve(Found(value, stuck, "stuck"), np.random.RandomState(0))
     best = KMeans(4, n_init=10, random_state=0).fit(four_groups).inertia_ / len(four_groups)
     assert stopped is None
     assert value > 1.5 * best
     assert found.value == pytest.approx(best, rel=1e-3)
-    assert search.candidates[-1].name == "stuck, shaken"
+    assert [one.name for one in reporter.candidates] == ["stuck, shaken"]

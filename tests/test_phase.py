@@ -315,7 +315,9 @@ def test_solver_uses_the_preconditioner_it_is_given(rng):
     Y = np.array([[1.0, 0.5], [27.0, 1.0], [0.5, 2.0], [31.0, -1.0]])
     W = assess_stability(problem, Y, 0.2).preconditioner(0.2)
     plain = Gradient().solve(problem, problem.centers(Y), 0.2, max_iter=500, tol=1e-9)
-    shaped = Gradient().solve(problem, problem.centers(Y), 0.2, max_iter=500, tol=1e-9, preconditioner=W)
+    shaped = Gradient().solve(
+        problem, problem.centers(Y), 0.2, max_iter=500, tol=1e-9, preconditioner=W
+    )
     assert shaped.free_energy == pytest.approx(plain.free_energy, rel=1e-9)
     assert shaped.n_iter < plain.n_iter
 

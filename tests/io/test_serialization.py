@@ -51,7 +51,7 @@ from volition.learning.probe import Assumption
 from volition.learning.study import Progress
 from volition.learning.trial import TrialResult, Tried
 from volition.solvers import Armijo, FixedPoint, Gradient
-from volition.solvers.search import Candidate
+from volition.solvers.candidates import Candidate
 
 
 def same(a, b):

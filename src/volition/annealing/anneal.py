@@ -1,18 +1,18 @@
-"""The one loop over beta."""
+"""The loop over beta: solve, let the schedule choose the next beta, solve again."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from sklearn.utils import check_random_state
 
-from volition.annealing.schedules import Critical, Geometric, Move, Schedule, State
+from volition.annealing.schedules import Geometric, Move, Schedule, State
 from volition.annealing.stability import (
     NoCurvatureError,
     assess_stability,
@@ -28,8 +28,8 @@ from volition.solvers import FixedPoint, Gradient, Solution, Solver, Status
 
 #: size of the perturbation between betas, as a share of the length at which the policy is blurred
 PERTURBATION = 1e-3
-#: places to which all centres jump from a single one, at least, for chance to decide which way
-JUMP = 5
+#: if all centres leave a single place for more than so many, chance has decided which way
+CHANCE_PLACES = 5
 
 
 @registered
@@ -52,9 +52,9 @@ class Record(NamedTuple):
 class PhaseTransition(NamedTuple):
     """A change in the number of distinct centres.
 
-    ``beta`` is where it was seen, the first beta with the new number; ``predicted`` the critical
-    beta (Theorem 2) of the last minimum before it; None where it was not computed, and where
-    centres merge again, of which the theorem does not speak.
+    ``beta`` is the first beta with the new number. ``predicted`` is the critical beta (Theorem 2)
+    of the last minimum before it. It is None where it was not computed, and where centres merge
+    again, which the theorem does not cover.
     """
 
     beta: float
@@ -85,6 +85,8 @@ class AnnealingResult:
         The betas at which the number of distinct centres changed.
     status : Status
         How the last beta ended, or what stopped the annealing.
+    discarded_iter : int, default=0
+        Inner iterations on paths that were not kept.
     """
 
     centers: FloatArray
@@ -93,11 +95,12 @@ class AnnealingResult:
     path: list[FloatArray]
     transitions: list[PhaseTransition]
     status: Status
+    discarded_iter: int = 0
 
     @property
     def n_iter(self) -> int:
         """Inner iterations, all betas together."""
-        return sum(record.n_iter for record in self.history)
+        return sum(record.n_iter for record in self.history) + self.discarded_iter
 
 
 def describe(problem: Problem, solution: Solution, beta: float, summary: Summary) -> Record:
@@ -114,14 +117,6 @@ def describe(problem: Problem, solution: Solution, beta: float, summary: Summary
         solution.handovers,
         solution.status.value,
     )
-
-
-def _solve(solver: Solver, problem: Problem, Y: torch.Tensor, beta: float, **how: Any) -> Solution:
-    """Let the solver work; one that does not know of deadlines gives the centres it began with."""
-    try:
-        return solver.solve(problem, Y, beta, **how)
-    except OutOfTime:
-        return Solution(Y, math.inf, 0, Status.OUT_OF_TIME)
 
 
 def anneal(
@@ -175,24 +170,16 @@ def anneal(
     --------
     >>> from volition import DistanceAutonomy, anneal
     >>> from volition.datasets import load_four_groups
-    >>> from volition.core.problem import Problem, Summary
+    >>> from volition.core.problem import Problem
     >>> problem = Problem(load_four_groups().data, autonomy=DistanceAutonomy(0.2, temperature=100))
     >>> result = anneal(problem, 4, random_state=0)
     >>> result.status.value, round(problem.distortion(result.centers), 4)
     ('converged', 0.0879)
     """
-    for name, value, method in (("solver", solver, "solve"), ("schedule", schedule, "next")):
-        if value is not None and (isinstance(value, type) or not hasattr(value, method)):
-            raise ValueError(
-                f"{name} must be a {name} object such as those in volition.{name}s, got {value!r}."
-            )
+    _check_object(solver, "solver", "solve")
+    _check_object(schedule, "schedule", "next")
     check_integer(max_iter, "max_iter", 1)
     schedule = Geometric() if schedule is None else schedule
-    if solver is None:
-        frozen = problem.cost.mean_is_optimal and not problem.autonomy.depends_on_centers
-        plain = frozen and not isinstance(schedule, Critical)
-        solver = FixedPoint() if plain else Gradient()
-    rng = check_random_state(random_state)
     # At the mean all centres coincide, a saddle point at any beta above the first split.
     at_mean = isinstance(init, int | np.integer)
     if at_mean:
@@ -201,111 +188,223 @@ def anneal(
     else:
         start = check_centers(init, problem.d, "init")
     problem.autonomy.check(len(start), problem.n)
-    timed = problem.with_deadline(deadline) if isinstance(deadline, Deadline) else problem
-
-    def scattered(Y: torch.Tensor, share: float, beta: float) -> torch.Tensor:
-        """Return the centres, all moved blindly by this share of the blur."""
-        size = share * blur_length(problem, beta)
-        return Y + problem.centers(
-            rng.standard_normal(tuple(Y.shape)) * size / math.sqrt(problem.d)
-        )
-
-    with threads_for(problem.n_blocks):
-        Y = problem.centers(start)
-        history: list[Record] = []
-        path: list[FloatArray] = []
-        status = Status.CONVERGED
-        state: State | None = None
-        discarded = 0
-        criticals: list[float] = []
-        move: Move | None = Move(schedule.start(problem))
-        while move is not None:
-            if history and deadline is not None and deadline():
-                status = Status.OUT_OF_TIME
-                break
-            if move.retreat:
-                assert state is not None
-                state = state.previous
-                assert state is not None
-                discarded += history.pop().n_iter
-                path.pop(), criticals.pop()
-                Y = problem.centers(state.centers)
-            beta = move.beta
-            origin = Y if move.origin is None else problem.centers(move.origin)
-            if perturb and move.origin is None and (history or at_mean):
-                origin = scattered(Y, PERTURBATION, beta)
-            limits: dict[str, Any] = {"max_iter": max_iter, "tol": tol * move.slack}
-            solution = _solve(
-                solver, timed, origin, beta, preconditioner=move.preconditioner, **limits
-            )
-            if perturb and move.leap > 0:
-                scattered_start = scattered(origin, move.leap, beta)
-                other = _solve(solver, timed, scattered_start, beta, **limits)
-                n_iter = solution.n_iter + other.n_iter
-                if other.free_energy < solution.free_energy - tol * problem.cost_scale:
-                    solution = other
-                solution = replace(solution, n_iter=n_iter)
-            Y = solution.centers
-            summary = problem.summary(Y, beta)
-            centers = Y.cpu().numpy().copy()
-            # What was thrown away was work all the same.
-            record = describe(problem, solution, beta, summary)
-            record = record._replace(n_iter=record.n_iter + discarded)
-            discarded = 0
-            critical = move.critical
-            splits = bool(history) and record.n_distinct > history[-1].n_distinct
-            if predict and splits and math.isnan(critical):
-                with suppress(NoCurvatureError, OutOfTime):
-                    critical = assess_stability(timed, path[-1], history[-1].beta).critical.beta
-            history.append(record)
-            path.append(centers)
-            criticals.append(critical)
-            status = solution.status
-            if on_beta is not None and on_beta(record, centers):
-                status = Status.STOPPED
-                break
-            if status is Status.OUT_OF_TIME:
-                break
-            state = State(beta, summary, record.n_distinct, centers, state, move)
-            # A chain of all states would keep all their moves.
-            state = state._replace(
-                previous=state.previous and state.previous._replace(previous=None)
-            )
-            try:
-                step = schedule.next(timed, state)
-            except OutOfTime:
-                status = Status.OUT_OF_TIME
-                break
-            move = step if step is None or isinstance(step, Move) else Move(step)
-    transitions = [
-        PhaseTransition(
-            b.beta,
-            a.n_distinct,
-            b.n_distinct,
-            critical if b.n_distinct > a.n_distinct and not math.isnan(critical) else None,
-        )
-        for a, b, critical in zip(history, history[1:], criticals[1:], strict=False)
-        if a.n_distinct != b.n_distinct
-    ]
-    result = AnnealingResult(path[-1].copy(), history[-1].beta, history, path, transitions, status)
-    # Groups of equal shape split at once too, but not because centres pull each other along.
-    jumped = problem.autonomy.depends_on_centers and any(
-        t.n_before == 1 and t.n_after > JUMP for t in transitions
+    loop = _Loop(
+        problem,
+        problem.with_deadline(deadline) if isinstance(deadline, Deadline) else problem,
+        _default_solver(problem, schedule) if solver is None else solver,
+        schedule,
+        _Perturbation(problem, check_random_state(random_state)) if perturb else None,
+        max_iter,
+        tol,
+        on_beta,
+        (lambda: False) if deadline is None else deadline,
+        predict,
     )
-    if not (isinstance(schedule, Critical) and schedule.passes > 1 and perturb and at_mean):
-        return result
-    if not jumped or status is not Status.CONVERGED:
-        return result
-    # Chance has decided which way the centres jumped: let it decide again.
-    retry = anneal(
-        problem, init, solver=solver, schedule=replace(schedule, passes=schedule.passes - 1),
-        max_iter=max_iter, tol=tol, random_state=rng, on_beta=on_beta, deadline=deadline,
-        predict=predict,
-    )  # fmt: skip
-    best, rest = result, retry
-    lower = retry.history[-1].free_energy < result.history[-1].free_energy
-    if lower and retry.status is Status.CONVERGED:  # else it did not get to the same beta
-        best, rest = retry, result
-    first = best.history[0]  # what was thrown away was work all the same
-    best.history[0] = first._replace(n_iter=first.n_iter + rest.n_iter)
+    passes = getattr(schedule, "passes", 1) if perturb and at_mean else 1
+    with threads_for(problem.n_blocks):
+        results = [loop.run(start, at_mean)]
+        # Where chance has decided which way the centres jumped, let it decide again.
+        while len(results) < passes and _left_to_chance(problem, results[-1]):
+            results.append(loop.run(start, at_mean))
+    best = results.pop()
+    while results:
+        best = _lower(results.pop(), best)
     return best
+
+
+def _check_object(value: Any, name: str, method: str) -> None:
+    if value is not None and (isinstance(value, type) or not hasattr(value, method)):
+        raise ValueError(
+            f"{name} must be a {name} object such as those in volition.{name}s, got {value!r}."
+        )
+
+
+def _default_solver(problem: Problem, schedule: Schedule) -> Solver:
+    frozen = problem.cost.mean_is_optimal and not problem.autonomy.depends_on_centers
+    return FixedPoint() if frozen and not getattr(schedule, "preconditions", False) else Gradient()
+
+
+def _left_to_chance(problem: Problem, result: AnnealingResult) -> bool:
+    """Whether all centres jumped apart at once, in a direction that the perturbation chose.
+
+    Groups of equal shape split at once too, but not because centres pull each other along: that
+    takes a p that depends on the centres.
+    """
+    if result.status is not Status.CONVERGED or not problem.autonomy.depends_on_centers:
+        return False
+    return any(t.n_before == 1 and t.n_after > CHANCE_PLACES for t in result.transitions)
+
+
+def _lower(first: AnnealingResult, second: AnnealingResult) -> AnnealingResult:
+    """Return the result of lower free energy, with the iterations of both."""
+    lower = second.history[-1].free_energy < first.history[-1].free_energy
+    # One that did not converge did not get to the same beta.
+    best, other = first, second
+    if lower and second.status is Status.CONVERGED:
+        best, other = second, first
+    return replace(best, discarded_iter=best.discarded_iter + other.n_iter)
+
+
+@dataclass(frozen=True)
+class _Perturbation:
+    """Random moves of all centres, which let them leave saddle points."""
+
+    problem: Problem
+    rng: np.random.RandomState
+
+    def of(self, Y: torch.Tensor, blur: float, beta: float) -> torch.Tensor:
+        """Return the centres, moved by this multiple of the length of the blur."""
+        size = blur * blur_length(self.problem, beta)
+        noise = self.rng.standard_normal(tuple(Y.shape)) * size / math.sqrt(self.problem.d)
+        return Y + self.problem.centers(noise)
+
+
+@dataclass
+class _Path:
+    """The states that annealing has gone through; the last one can be taken back."""
+
+    history: list[Record] = field(default_factory=list)
+    centers: list[FloatArray] = field(default_factory=list)
+    criticals: list[float] = field(default_factory=list)
+    state: State | None = None
+    #: iterations of states that were taken back: work all the same, counted with the next state
+    discarded: int = 0
+
+    def add(self, record: Record, summary: Summary, centers: FloatArray, move: Move) -> Record:
+        """Append what was reached; return its record."""
+        record = record._replace(n_iter=record.n_iter + self.discarded)
+        self.discarded = 0
+        self.history.append(record)
+        self.centers.append(centers)
+        # A chain of all states would keep all their moves.
+        before = self.state and self.state._replace(previous=None)
+        self.state = State(record.beta, summary, record.n_distinct, centers, before, move)
+        return record
+
+    def retreat(self) -> FloatArray:
+        """Forget the last state; return the centres of the one before."""
+        assert self.state is not None
+        assert self.state.previous is not None
+        self.state = self.state.previous
+        self.discarded += self.history.pop().n_iter
+        self.centers.pop(), self.criticals.pop()
+        return self.state.centers
+
+    def transitions(self) -> list[PhaseTransition]:
+        """Return where the number of distinct centres changed."""
+        return [
+            PhaseTransition(
+                b.beta,
+                a.n_distinct,
+                b.n_distinct,
+                critical if b.n_distinct > a.n_distinct and not math.isnan(critical) else None,
+            )
+            for a, b, critical in zip(
+                self.history, self.history[1:], self.criticals[1:], strict=False
+            )
+            if a.n_distinct != b.n_distinct
+        ]
+
+    def end(self, status: Status) -> AnnealingResult:
+        """Return the result."""
+        return AnnealingResult(
+            self.centers[-1].copy(),
+            self.history[-1].beta,
+            self.history,
+            self.centers,
+            self.transitions(),
+            status,
+        )
+
+
+@dataclass(frozen=True)
+class _Loop:
+    """Annealing with all its parts: `run` is the loop over beta."""
+
+    problem: Problem
+    #: the same problem, whose sums end at the deadline
+    timed: Problem
+    solver: Solver
+    schedule: Schedule
+    perturbation: _Perturbation | None
+    max_iter: int
+    tol: float
+    on_beta: OnBeta | None
+    late: Callable[[], bool]
+    predict: bool
+
+    def run(self, start: FloatArray, at_mean: bool) -> AnnealingResult:
+        """Go from beta to beta, each from the solution before, until the schedule ends."""
+        path, Y = _Path(), self.problem.centers(start)
+        status = Status.CONVERGED
+        move: Move | None = Move(self.schedule.start(self.problem))
+        while move is not None:
+            if path.history and self.late():
+                return path.end(Status.OUT_OF_TIME)
+            if move.retreat:
+                Y = self.problem.centers(path.retreat())
+            solution = self._solve(Y, move, perturb=at_mean or bool(path.history))
+            Y, status = solution.centers, solution.status
+            record, centers = self._add(path, solution, move)
+            if self.on_beta is not None and self.on_beta(record, centers):
+                return path.end(Status.STOPPED)
+            if status is Status.OUT_OF_TIME:
+                return path.end(status)
+            try:
+                move = self._next_move(path)
+            except OutOfTime:
+                return path.end(Status.OUT_OF_TIME)
+        return path.end(status)
+
+    def _solve(self, Y: torch.Tensor, move: Move, perturb: bool) -> Solution:
+        """Minimise the free energy at the move's beta, from where the move says."""
+        noise, origin = self.perturbation, Y
+        if move.origin is not None:
+            origin = self.problem.centers(move.origin)
+        elif noise is not None and perturb:
+            origin = noise.of(Y, PERTURBATION, move.beta)
+        solution = self._minimise(origin, move, move.preconditioner)
+        if noise is None or move.leap == 0:
+            return solution
+        other = self._minimise(noise.of(origin, move.leap, move.beta), move)
+        n_iter = solution.n_iter + other.n_iter
+        if other.free_energy < solution.free_energy - self.tol * self.problem.cost_scale:
+            solution = other
+        return replace(solution, n_iter=n_iter)
+
+    def _minimise(
+        self, Y: torch.Tensor, move: Move, preconditioner: FloatArray | None = None
+    ) -> Solution:
+        try:
+            return self.solver.solve(
+                self.timed,
+                Y,
+                move.beta,
+                max_iter=self.max_iter,
+                tol=self.tol * move.slack,
+                preconditioner=preconditioner,
+            )
+        except OutOfTime:  # a solver that does not know of deadlines
+            return Solution(Y, math.inf, 0, Status.OUT_OF_TIME)
+
+    def _add(self, path: _Path, solution: Solution, move: Move) -> tuple[Record, FloatArray]:
+        """Append the solution to the path; return its record and its centres."""
+        summary = self.problem.summary(solution.centers, move.beta)
+        record = describe(self.problem, solution, move.beta, summary)
+        path.criticals.append(self._critical_before(path, record, move))
+        centers = solution.centers.cpu().numpy().copy()
+        return path.add(record, summary, centers, move), centers
+
+    def _critical_before(self, path: _Path, record: Record, move: Move) -> float:
+        """Return the critical beta of the state before, where it is known or asked for."""
+        splits = bool(path.history) and record.n_distinct > path.history[-1].n_distinct
+        if self.predict and splits and math.isnan(move.critical):
+            with suppress(NoCurvatureError, OutOfTime):
+                before = assess_stability(self.timed, path.centers[-1], path.history[-1].beta)
+                return before.critical.beta
+        return move.critical
+
+    def _next_move(self, path: _Path) -> Move | None:
+        assert path.state is not None
+        step = self.schedule.next(self.timed, path.state)
+        return step if step is None or isinstance(step, Move) else Move(step)

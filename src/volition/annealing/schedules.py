@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
@@ -204,6 +204,9 @@ class Critical:
     leap: float = 2.0
     passes: int = 3
 
+    #: its moves carry preconditioners, which only the exact gradient can use
+    preconditions: ClassVar[bool] = True
+
     def __post_init__(self) -> None:
         check_integer(self.passes, "passes", 1)
         check_betas(self.beta_min, self.beta_max)
@@ -337,6 +340,11 @@ class Explicit:
                 "schedule must be a non-empty rising list of positive finite betas, "
                 f"got {list(self.betas)!r}."
             )
+
+    @property
+    def beta_max(self) -> float:
+        """The last beta."""
+        return self.betas[-1]
 
     def start(self, problem: Problem) -> float:
         return self.betas[0]

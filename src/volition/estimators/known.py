@@ -24,14 +24,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from volition.annealing.anneal import AnnealingResult, Record, anneal, describe
-from volition.annealing.schedules import (
-    Critical,
-    Explicit,
-    Geometric,
-    Growing,
-    Schedule,
-    resolve_schedule,
-)
+from volition.annealing.schedules import Explicit, Growing, Schedule, resolve_schedule
 from volition.core.autonomy import Autonomy, Passive, RowAutonomy
 from volition.core.costs import Cost, resolve_cost
 from volition.core.deadline import Deadline
@@ -47,7 +40,9 @@ from volition.core.validation import (
 )
 from volition.estimators.display import Summary, SummaryMixin, cost_in_words, cost_unit, summarize
 from volition.solvers import Armijo, FixedPoint, Gradient, Solution, Solver, Status
-from volition.solvers.search import AGREEMENT, Candidate, Search
+from volition.solvers.candidates import Candidate
+from volition.solvers.descent import Descent
+from volition.solvers.search import AGREEMENT, Search, SearchResult
 
 log = logging.getLogger("volition")
 #: entities that tell how long the last passes over all take, and how many times that is kept free
@@ -221,7 +216,7 @@ class AutonomyAwareClustering(
         self
         """
         self._check_params()
-        began, deadline = perf_counter(), Deadline.after(self.time_budget)
+        deadline = Deadline.after(self.time_budget)
         X = self._check_X(X, reset=True)
         schedule = resolve_schedule(self.schedule)
         if isinstance(schedule, Growing):
@@ -237,39 +232,20 @@ class AutonomyAwareClustering(
         deadline = deadline.sooner(self._time_to_finish(problem, deadline))
         tasks = _Tasks(self, X)
         self.uses_autonomy_proba_ = autonomy_proba is not None
-
-        if isinstance(self.solver, str) and self.solver == "auto":
-            if init is None:
-                Y = self._search(problem, schedule, rng, deadline, tasks)
-            else:
-                Y = self._polish(problem, schedule, init, rng, deadline, tasks)
+        if self._solves_once:
+            result = self._anneal(problem, schedule, init, rng, deadline, tasks)
+        elif init is None:
+            result = self._search(problem, schedule, rng, deadline, tasks)
         else:
-            solver = self._solver()
-            tasks.open(len(schedule.betas) if isinstance(schedule, Explicit) else None)
-            result = anneal(
-                problem,
-                self.n_clusters if init is None else init,
-                solver=solver,
-                schedule=schedule,
-                max_iter=self.max_iter,
-                tol=self.tol,
-                random_state=rng,
-                on_beta=tasks.beta,
-                deadline=deadline,
-                predict=problem.collapses,  # elsewhere it would take longer than the annealing
-            )
-            Y = self._keep(result, result.n_iter, result.status)
-            found = Candidate("annealed", result.history[-1].hard_distortion, self.n_iter_, 0.0)
-            self.candidates_ = [found._replace(seconds=perf_counter() - began)]
-            self.winner_ = "annealed"
-
+            result = self._polish(problem, schedule, init, deadline, tasks)
+        self._keep(result)
         with threads_for(problem.n_blocks):
-            self._finish(problem, Y, reorder=init is None)
+            self._finish(problem, result.centers, reorder=init is None)
         tasks.close()
         log.info(
             "Cost %.6g by %s of %d tried", self.distortion_, self.winner_, len(self.candidates_)
         )
-        if self.status_ == Status.OUT_OF_ITERATIONS.value and self.tol > 0:
+        if result.status is Status.OUT_OF_ITERATIONS and self.tol > 0:
             warnings.warn(
                 f"The last iterations {self.status_} (max_iter={self.max_iter}, tol={self.tol:g}); "
                 "raise max_iter or tol.",
@@ -278,6 +254,41 @@ class AutonomyAwareClustering(
             )
         return self
 
+    @property
+    def _solves_once(self) -> bool:
+        """Whether a solver was chosen, which then anneals once."""
+        return not (isinstance(self.solver, str) and self.solver == "auto")
+
+    def _anneal(
+        self,
+        problem: Problem,
+        schedule: Schedule,
+        init: FloatArray | None,
+        rng: np.random.RandomState,
+        deadline: Deadline,
+        tasks: _Tasks,
+    ) -> SearchResult:
+        """Anneal once with the solver that was chosen."""
+        began = perf_counter()
+        tasks.open(len(schedule.betas) if isinstance(schedule, Explicit) else None)
+        result = anneal(
+            problem,
+            self.n_clusters if init is None else init,
+            solver=SOLVERS[self.solver]() if isinstance(self.solver, str) else self.solver,
+            schedule=schedule,
+            max_iter=self.max_iter,
+            tol=self.tol,
+            random_state=rng,
+            on_beta=tasks.beta,
+            deadline=deadline,
+            predict=problem.collapses,  # elsewhere it would take longer than the annealing
+        )
+        cost, n_iter = result.history[-1].hard_distortion, max(1, result.n_iter)
+        tried = Candidate("annealed", cost, n_iter, perf_counter() - began)
+        return SearchResult(
+            result.centers, result.beta, [tried], tried.name, result, n_iter, result.status
+        )
+
     def _search(
         self,
         problem: Problem,
@@ -285,7 +296,8 @@ class AutonomyAwareClustering(
         rng: np.random.RandomState,
         deadline: Deadline,
         tasks: _Tasks,
-    ) -> FloatArray:
+    ) -> SearchResult:
+        """Try many starts; keep the best."""
         chosen = isinstance(self.n_init, str)
         search = Search(
             problem,
@@ -303,46 +315,32 @@ class AutonomyAwareClustering(
             on_beta=tasks.beta,
         )
         tasks.open(search.most_tasks)
-        result = search.run()
-        self.candidates_, self.winner_ = result.candidates, result.winner
-        self._keep(result.annealing, result.n_iter, result.status)
-        self.beta_ = result.beta
-        return result.centers
+        return search.run()
 
     def _polish(
         self,
         problem: Problem,
         schedule: Schedule,
         init: FloatArray,
-        rng: np.random.RandomState,
         deadline: Deadline,
         tasks: _Tasks,
-    ) -> FloatArray:
+    ) -> SearchResult:
         """Start from the user's centres only: no other start, no moved centres."""
         began = perf_counter()
-        search = Search(
-            problem,
-            self.n_clusters,
-            random_state=rng,
-            beta=_last_beta(schedule),
-            max_iter=self.max_iter,
-            tol=self.tol,
-            deadline=deadline,
-        )
+        descent = Descent(_last_beta(schedule), self.max_iter, self.tol, deadline)
         tasks.open(1)
-        tasks.begin("init")
+        tasks.begin("init", False)
         with threads_for(problem.n_blocks):
-            Y, status = search.finish(search.polish(problem, init))
-            beta = search.beta_of(problem, Y)
+            Y, status = descent.finish(problem, descent.polish(problem, init))
+            beta = descent.hard_beta(problem, Y)
             summary = problem.summary(Y, beta)
-        found = Solution(problem.centers(Y), summary.free_energy, search.n_iter, status)
+        found = Solution(problem.centers(Y), summary.free_energy, descent.n_iter, status)
         record = describe(problem, found, beta, summary)
-        self._keep(AnnealingResult(Y, beta, [record], [Y], [], status), search.n_iter, status)
         seconds = perf_counter() - began
-        tried = Candidate("init", summary.hard_distortion, search.n_iter, seconds)
-        self.candidates_, self.winner_ = [tried], "init"
+        tried = Candidate("init", summary.hard_distortion, descent.n_iter, seconds)
         tasks.end(tried, Y, beta)
-        return Y
+        path = AnnealingResult(Y, beta, [record], [Y], [], status)
+        return SearchResult(Y, beta, [tried], tried.name, path, descent.n_iter, status)
 
     def _time_to_finish(self, problem: Problem, deadline: Deadline) -> float:
         """Estimate the seconds that judging and prescribing takes once the search has ended."""
@@ -359,15 +357,16 @@ class AutonomyAwareClustering(
             seconds = perf_counter() - began
         return TIME_MARGIN * seconds * problem.n / len(rows)
 
-    def _keep(self, result: AnnealingResult, n_iter: int, status: Status) -> FloatArray:
+    def _keep(self, result: SearchResult) -> None:
+        history = result.annealing.history
         self.beta_ = result.beta
-        self.betas_ = np.array([record.beta for record in result.history])
-        self.history_ = result.history
-        self.transitions_ = result.transitions
-        self.n_iter_: int = max(1, n_iter)
-        self.status_: str = status.value
-        self.converged_ = status in (Status.CONVERGED, Status.STALLED)
-        return result.centers
+        self.betas_ = np.array([record.beta for record in history])
+        self.history_ = history
+        self.transitions_ = result.annealing.transitions
+        self.candidates_, self.winner_ = result.candidates, result.winner
+        self.n_iter_: int = max(1, result.n_iter)
+        self.status_: str = result.status.value
+        self.converged_ = result.status in (Status.CONVERGED, Status.STALLED)
 
     def _finish(self, problem: Problem, Y: FloatArray, reorder: bool) -> None:
         Y = problem.cost.canonical(Y)
@@ -530,10 +529,6 @@ class AutonomyAwareClustering(
         problem.cost.check(init, "init")
         return init
 
-    def _solver(self) -> Solver:
-        solver: Solver = SOLVERS[self.solver]() if isinstance(self.solver, str) else self.solver
-        return solver
-
     def _problem(
         self, X: FloatArray, groups: Any, autonomy_proba: Any, sample_weight: Any = None
     ) -> Problem:
@@ -583,8 +578,8 @@ class _Tasks:
         self.root = self.estimator._init_callback_context(max_subtasks=max_subtasks)
         self.root.call_on_fit_task_begin(estimator=self.estimator, X=self.X)
 
-    def begin(self, name: str) -> None:
-        subtasks = None if name == "annealed" else 0
+    def begin(self, name: str, has_betas: bool) -> None:
+        subtasks = None if has_betas else 0
         self.start = self.root.subcontext(task_name=name, max_subtasks=subtasks)
         self.start.call_on_fit_task_begin(estimator=self.estimator, X=self.X)
 
@@ -633,8 +628,5 @@ def _is_default(schedule: Any) -> bool:
 
 def _last_beta(schedule: Schedule) -> float:
     """Return the beta that the user asked for, or infinity when the data may choose."""
-    if isinstance(schedule, Explicit):
-        return schedule.betas[-1]
-    if isinstance(schedule, Geometric | Critical) and schedule.beta_max is not None:
-        return schedule.beta_max
-    return math.inf
+    beta: float | None = getattr(schedule, "beta_max", None)
+    return math.inf if beta is None else beta

@@ -43,7 +43,7 @@ from volition.learning.searching import MOVED_BY as MOST_ENTITIES
 from volition.learning.staged import MOVED
 from volition.learning.strategy import ROWS, SPENT, Answers, Questions, Strategy
 from volition.populations.answers import IntArray
-from volition.solvers.search import canonical_order, thin
+from volition.solvers.sampling import canonical_order, thin
 
 #: entities by which centres are moved, at most
 MOVED_BY = 3000

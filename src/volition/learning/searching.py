@@ -13,7 +13,9 @@ from volition.core.problem import Problem
 from volition.core.validation import FloatArray
 from volition.learning.entities import Entities
 from volition.solvers import Gradient
-from volition.solvers.search import Search, canonical_order, thin
+from volition.solvers.descent import Descent
+from volition.solvers.sampling import canonical_order, thin
+from volition.solvers.search import Search
 
 #: entities by which centres are moved, at most
 MOVED_BY = 60_000
@@ -87,12 +89,12 @@ class Finder:
         assert self.region is not None
         low, high = self.region
         problem = self.problem(model)
-        search = Search(problem, self.n_clusters, np.random.RandomState(0), max_iter=60, tol=1e-4)
+        descent = Descent(max_iter=60, tol=1e-4)
         for _ in range(3):
             inside = np.clip(Y, low, high)
             if np.array_equal(inside, Y):
                 return Y
-            Y = search.polish(problem, inside)
+            Y = descent.polish(problem, inside)
         return np.clip(Y, low, high)
 
     def on_network(self, model: Autonomy, Y: FloatArray) -> FloatArray:
@@ -113,5 +115,5 @@ class Finder:
         """Return the best of some centres, each polished."""
         whole = self.problem(model)
         problem = thin(whole, canonical_order(whole), SEARCHED_BY)
-        search = Search(problem, self.n_clusters, np.random.RandomState(0), max_iter=60, tol=1e-4)
-        return min((search.polish(problem, start) for start in starts), key=whole.distortion)
+        descent = Descent(max_iter=60, tol=1e-4)
+        return min((descent.polish(problem, start) for start in starts), key=whole.distortion)
