@@ -4,7 +4,7 @@ import math
 import numpy as np
 import pytest
 
-from volition import DistanceAutonomy, FixedAutonomy, Passive, anneal, annealing
+from volition import DistanceAutonomy, FixedAutonomy, Passive, anneal
 from volition.annealing.schedules import (
     Critical,
     Explicit,
@@ -250,7 +250,7 @@ def test_bad_arguments_of_anneal_are_named(four_groups, given, message):
 
 
 def test_a_second_pass_that_is_cut_off_does_not_count(monkeypatch):
-    monkeypatch.setattr(annealing, "JUMP", 0)
+    monkeypatch.setattr("volition.annealing.anneal.CHANCE_PLACES", 0)
     problem = Problem(load_four_groups().data, autonomy=DistanceAutonomy(0.3, temperature=0.01))
     times = 0
 
@@ -259,11 +259,11 @@ def test_a_second_pass_that_is_cut_off_does_not_count(monkeypatch):
         times += 1
         return times > most
 
-    whole = annealing.anneal(
+    whole = anneal(
         problem, 4, schedule=Critical(passes=1), random_state=0, deadline=lambda: late_after(10**6)
     )
     most, times = times + 2, 0
-    late = annealing.anneal(
+    late = anneal(
         problem, 4, schedule=Critical(passes=2), random_state=0, deadline=lambda: late_after(most)
     )
     assert times == most + 1  # the second pass was cut off

@@ -143,7 +143,7 @@ def suggest_n_clusters(
         A random sample of so many entities is looked at; by default 3000, or 500 where autonomy
         cannot be folded into the centres, which is much slower.
     random_state : int, RandomState or None
-        Seed of the sample.
+        Seed of the sample, and of the small perturbations between betas.
     on_beta : callable, optional
         As in :func:`volition.anneal`.
 
@@ -162,6 +162,7 @@ def suggest_n_clusters(
     check_integer(n_max, "n_max", 1)
     if max_samples is not None:
         check_integer(max_samples, "max_samples", 2)
+    rng = check_random_state(random_state)
     fixed = getattr(autonomy, "n_clusters", None)
     problem, _ = build_problem(
         X,
@@ -176,35 +177,51 @@ def suggest_n_clusters(
     if isinstance(problem.cost, Haversine) and not problem.cost.squared:
         # Its centres are medians, which stay with one entity over any range of beta.
         raise ValueError("suggest_n_clusters needs a smooth cost: use metric='sqhaversine'.")
-    limit = max_samples or (3000 if problem.collapses else 500)
-    if problem.n > limit:
-        rng = check_random_state(random_state)
-        weight = problem.weight.astype(np.float64)
-        drawn = rng.choice(problem.n, limit, p=weight / weight.sum())
-        index, count = np.unique(drawn, return_counts=True)
-        problem = problem.subset(index, count.astype(np.float64))
+    problem = _sample(problem, max_samples or (3000 if problem.collapses else 500), rng)
     n_max = fixed or min(n_max, problem.n)
-    path = _path(problem, fixed, n_max, on_beta)
+    path = _path(problem, fixed, n_max, rng, on_beta)
+    return Suggestion(_usable(path, problem, fixed, n_max), path, problem.autonomy)
+
+
+def _sample(problem: Problem, size: int, rng: np.random.RandomState) -> Problem:
+    """Return the problem itself, or that of a random sample of its entities."""
+    if problem.n <= size:
+        return problem
+    weight = problem.weight.astype(np.float64)
+    drawn = rng.choice(problem.n, size, p=weight / weight.sum())
+    index, count = np.unique(drawn, return_counts=True)
+    return problem.subset(index, count.astype(np.float64))
+
+
+def _usable(
+    path: AnnealingResult, problem: Problem, fixed: int | None, n_max: int
+) -> list[Persistence]:
+    """Return the numbers that are findings, the most persistent first; never none."""
     ranking = [p for p in persistence_ranking(path) if p.n_clusters <= n_max]
     if isinstance(problem.autonomy, Passive) or fixed is not None:
         usable = ranking
     else:  # all centres in use is the end of what was looked at, not a finding
         usable = [p for p in ranking if p.n_clusters < n_max]
-    if not (ranking := usable or ranking):  # a single entity, or all in one place
-        ends = path.history[0].beta, path.history[-1].beta
-        ranking = [Persistence(path.history[-1].n_distinct, 0.0, *ends, True)]
-    return Suggestion(ranking, path, problem.autonomy)
+    if usable or ranking:
+        return usable or ranking
+    # A single entity, or all in one place.
+    ends = path.history[0].beta, path.history[-1].beta
+    return [Persistence(path.history[-1].n_distinct, 0.0, *ends, True)]
 
 
 def _path(
-    problem: Problem, fixed: int | None, n_max: int, on_beta: OnBeta | None
+    problem: Problem,
+    fixed: int | None,
+    n_max: int,
+    rng: np.random.RandomState,
+    on_beta: OnBeta | None,
 ) -> AnnealingResult:
     obeying = problem.with_autonomy(Passive())
     pair = np.repeat(problem.mean_center(), 2, axis=0)
     first = assess_stability(obeying, pair, first_beta(problem)).critical.beta
     first = first if math.isfinite(first) else first_beta(problem)
     ends = BETA_START * first, BETA_RANGE * first
-    how: dict[str, Any] = {"on_beta": on_beta, "predict": False}
+    how: dict[str, Any] = {"on_beta": on_beta, "predict": False, "random_state": rng}
     if fixed is not None:
         return anneal(problem, fixed, schedule=Critical(*ends), **how)
     # Coarser than `Critical`: persistence is wanted to a few hundredths of log beta.
