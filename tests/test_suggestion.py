@@ -211,20 +211,6 @@ def test_critical_schedule_ends_at_beta_max():
     assert result.beta == pytest.approx(50.0)
 
 
-def test_steps_that_split_too_much_are_taken_back():
-    """With a long shortest step, more than one place splits at once unless the step is undone."""
-    problem = Problem(make_nested_groups().data, autonomy=uniform(1 / 16, 16))
-    hasty = anneal(problem, 16, schedule=Critical(1e-3, 1e3, shortest=1.5, patient=False))
-    patient = anneal(problem, 16, schedule=Critical(1e-3, 1e3, shortest=1.5))
-    largest = [
-        max(t.n_after - t.n_before for t in r.transitions if t.n_before >= 4)
-        for r in (hasty, patient)
-    ]
-    assert largest[1] < largest[0]
-    betas = [record.beta for record in patient.history]
-    assert betas == sorted(betas)
-
-
 def test_geometric_schedule_predicts_too():
     problem = Problem(load_four_groups().data)
     result = anneal(problem, 4, solver=Gradient(), schedule=Geometric(tau=1.01), random_state=0)
@@ -237,7 +223,7 @@ def test_geometric_schedule_predicts_too():
 
 def test_growing_ends_when_there_are_enough():
     problem = Problem(make_nested_groups().data)
-    result = anneal(problem, 1, schedule=Growing(n_max=5, shortest=1.1, patient=False))
+    result = anneal(problem, 1, schedule=Growing(n_max=5, shortest=1.1))
     assert result.history[-1].n_distinct > 5
     assert all(record.n_distinct <= 5 for record in result.history[:-2])
 

@@ -261,34 +261,20 @@ class _Perturbation:
 
 @dataclass
 class _Path:
-    """The states that annealing has gone through; the last one can be taken back."""
+    """The states that annealing has gone through."""
 
     history: list[Record] = field(default_factory=list)
     centers: list[FloatArray] = field(default_factory=list)
     criticals: list[float] = field(default_factory=list)
     state: State | None = None
-    #: iterations of states that were taken back: work all the same, counted with the next state
-    discarded: int = 0
 
-    def add(self, record: Record, summary: Summary, centers: FloatArray, move: Move) -> Record:
-        """Append what was reached; return its record."""
-        record = record._replace(n_iter=record.n_iter + self.discarded)
-        self.discarded = 0
+    def add(self, record: Record, summary: Summary, centers: FloatArray, move: Move) -> None:
+        """Append what was reached."""
         self.history.append(record)
         self.centers.append(centers)
         # A chain of all states would keep all their moves.
         before = self.state and self.state._replace(previous=None)
         self.state = State(record.beta, summary, record.n_distinct, centers, before, move)
-        return record
-
-    def retreat(self) -> FloatArray:
-        """Forget the last state; return the centres of the one before."""
-        assert self.state is not None
-        assert self.state.previous is not None
-        self.state = self.state.previous
-        self.discarded += self.history.pop().n_iter
-        self.centers.pop(), self.criticals.pop()
-        return self.state.centers
 
     def transitions(self) -> list[PhaseTransition]:
         """Return where the number of distinct centres changed."""
@@ -341,8 +327,6 @@ class _Loop:
         while move is not None:
             if path.history and self.late():
                 return path.end(Status.OUT_OF_TIME)
-            if move.retreat:
-                Y = self.problem.centers(path.retreat())
             solution = self._solve(Y, move, perturb=at_mean or bool(path.history))
             Y, status = solution.centers, solution.status
             record, centers = self._add(path, solution, move)
@@ -393,7 +377,8 @@ class _Loop:
         record = describe(self.problem, solution, move.beta, summary)
         path.criticals.append(self._critical_before(path, record, move))
         centers = solution.centers.cpu().numpy().copy()
-        return path.add(record, summary, centers, move), centers
+        path.add(record, summary, centers, move)
+        return record, centers
 
     def _critical_before(self, path: _Path, record: Record, move: Move) -> float:
         """Return the critical beta of the state before, where it is known or asked for."""

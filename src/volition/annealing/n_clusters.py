@@ -225,7 +225,7 @@ def _path(
     if fixed is not None:
         return anneal(problem, fixed, schedule=Critical(*ends), **how)
     # Coarser than `Critical`: persistence is wanted to a few hundredths of log beta.
-    coarse: dict[str, Any] = {"shortest": 1.05, "slack": 30.0, "patient": False}
+    coarse: dict[str, Any] = {"shortest": 1.05, "slack": 30.0}
     if isinstance(problem.autonomy, Passive):
         schedule: Critical = Growing(*ends, **coarse, n_max=n_max)
         return anneal(problem, 1, schedule=schedule, max_iter=60, **how)

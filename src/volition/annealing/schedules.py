@@ -40,8 +40,6 @@ class Move(NamedTuple):
         W with W W' near the inverse Hessian, for solvers that can use it.
     slack : float
         How many times looser than asked for the solution may be.
-    retreat : bool
-        Whether to forget the last solution and go from the one before.
     critical : float
         Critical beta of the state that is left, or, if it is unstable already, the last minimum's.
     leap : float
@@ -53,7 +51,6 @@ class Move(NamedTuple):
     origin: FloatArray | None = None
     preconditioner: FloatArray | None = None
     slack: float = 1.0
-    retreat: bool = False
     critical: float = math.nan
     leap: float = 0.0
 
@@ -151,8 +148,7 @@ class Critical:
 
     At each state Theorem 2 says up to which beta it is a minimum. Below, centres that share a place
     stay together and betas take long steps; at a critical beta the centres are moved apart in the
-    direction in which the state becomes unstable. If more than one place splits in a step that was
-    longer than the prediction, the step is taken back and made shorter.
+    direction in which the state becomes unstable.
 
     Parameters
     ----------
@@ -170,8 +166,6 @@ class Critical:
         Between transitions, how many times looser than at the end the states are solved.
     softness_tol : float, default=1e-4
         See :class:`Geometric`.
-    patient : bool, default=True
-        Whether steps in which more than one place splits are taken back.
     leap : float, default=2.0
         Where p depends on the centres, splits may be jumps to which no single direction leads.
         Where one may be due, a second try moves all centres blindly by this share of the blur; the
@@ -200,7 +194,6 @@ class Critical:
     push: float = 0.015
     slack: float = 100.0
     softness_tol: float = 1e-4
-    patient: bool = True
     leap: float = 2.0
     passes: int = 3
 
@@ -228,31 +221,22 @@ class Critical:
 
     def next(self, problem: Problem, state: State) -> Move | None:
         last = state.move
-        before = state.previous
-        if last is not None and before is not None:
-            nearest = max(before.beta, last.critical) * (1 + self.margin)
-            several = abs(state.n_distinct - before.n_distinct) > 1
-            if self.patient and several and state.beta > nearest * (1 + 1e-9):
-                return self._leave(problem, before, nearest)._replace(retreat=True)
         end = LATEST_SPLIT * first_beta(problem) if self.beta_max is None else self.beta_max
         if self._is_done(problem, state) or state.beta >= end * (1 - 1e-12):
             if last is None or last.slack == 1:
                 return None
             return Move(state.beta, state.centers)
-        return self._leave(problem, state, None, end)
+        return self._leave(problem, state, end)
 
     def _is_done(self, problem: Problem, state: State) -> bool:
         return self.beta_max is None and is_done(problem, state, self.softness_tol)
 
-    def _leave(
-        self, problem: Problem, state: State, beta: float | None, end: float = math.inf
-    ) -> Move:
-        """Return the move to ``beta``, or to as far as the state's critical beta allows."""
+    def _leave(self, problem: Problem, state: State, end: float) -> Move:
+        """Return the move to as far as the state's critical beta allows, ``end`` at most."""
         found = assess_stability(problem, state.centers, state.beta)
         critical = found.critical.beta
         everywhere = state.n_distinct == len(state.centers)
-        if beta is None:
-            beta = min(self._target(state, critical, everywhere), end)
+        beta = min(self._target(state, critical, everywhere), end)
         origin = state.centers
         if critical < beta:
             places = coincident(problem, origin, state.beta)
@@ -308,15 +292,13 @@ class Growing(Critical):
         nothing_left = state.summary.hard_distortion <= 1e-9 * problem.cost_scale
         return nothing_left or state.n_distinct > self.n_max
 
-    def _leave(
-        self, problem: Problem, state: State, beta: float | None, end: float = math.inf
-    ) -> Move:
+    def _leave(self, problem: Problem, state: State, end: float) -> Move:
         places = coincident(problem, state.centers, state.beta)
         count = np.bincount(places)[:, None]
         sums = np.zeros((len(count), state.centers.shape[1]))
         np.add.at(sums, places, state.centers)
         pairs = np.repeat(sums / count, 2, axis=0)
-        return super()._leave(problem, state._replace(centers=pairs), beta, end)
+        return super()._leave(problem, state._replace(centers=pairs), end)
 
 
 @registered
