@@ -4,8 +4,10 @@
     python benchmarks/ablation.py shaking    # one part
 
 Every row compares the same runs with and without one part: mean and worst distortion above the best
-that either found, in percent, iterations and seconds. A part whose row is the same in both columns
-has no effect there.
+that either found, in percent, iterations and seconds. Where a row is the same with and without a
+part, the part has no effect there. A part that changes no row is to be deleted: the critical
+schedule once took back steps in which several places split, which cost iterations and gained
+nothing.
 """
 
 from __future__ import annotations
@@ -114,7 +116,7 @@ def schedule_cases() -> Iterator[Case]:
         ends = by_annealing(problem, 16, (1, 4, 8, 16))
         yield Case(f"nested groups #{seed}", ends, 1)
     for name, problem in london():
-        yield Case(name, by_annealing(problem, 25), 6 if "kappa" in name else 1)
+        yield Case(name, by_annealing(problem, 25), 3 if "kappa" in name else 1)
 
 
 def search_cases() -> Iterator[Case]:
@@ -129,7 +131,6 @@ def search_cases() -> Iterator[Case]:
 PARTS: dict[str, tuple[Callable[[], Iterator[Case]], dict[str, Any], dict[str, Any]]] = {
     "leap": (schedule_cases, {}, {"leap": 0.0}),
     "passes": (schedule_cases, {}, {"passes": 1}),
-    "patient": (schedule_cases, {}, {"patient": False}),
     "shaking": (search_cases, {}, {"n_shakes": 0}),
 }
 
@@ -150,7 +151,8 @@ def compare(part: str, case: Case, variants: dict[str, dict[str, Any]], done: di
         row[f"{label}: iterations"] = round(float(np.mean([run.n_iter for run in some])))
         row[f"{label}: s"] = float(np.mean([run.seconds for run in some]))
         row[f"{label}: right"] = all(run.right for run in some)
-    row["same"] = [r.distortion for r in runs["with"]] == [r.distortion for r in runs["without"]]
+    both = zip(runs["with"], runs["without"], strict=True)
+    row["same"] = all(np.isclose(a.distortion, b.distortion, rtol=1e-9) for a, b in both)
     return row
 
 

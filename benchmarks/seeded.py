@@ -32,6 +32,7 @@ from volition import (
     SimulatedPopulation,
     TabularClustering,
 )
+from volition.core import problem
 from volition.datasets import load_four_groups
 from volition.metrics import distortion
 
@@ -141,7 +142,12 @@ def main() -> None:
     parser.add_argument("--write", type=Path, help="write the results here")
     parser.add_argument("--against", type=Path, help="compare with results written before")
     parser.add_argument("--only", default="", help="cases whose name holds this")
+    parser.add_argument(
+        "--compiled", action="store_true", help="compile sums whatever the size of the problem"
+    )
     options = parser.parse_args()
+    if options.compiled:
+        problem.COMPILED_PAIRS = 0
     before = json.loads(options.against.read_text()) if options.against else {}
     found, rows = {}, []
     for name in CASES:

@@ -1,5 +1,7 @@
 import math
 import pickle
+import subprocess
+import sys
 import warnings
 
 import numpy as np
@@ -494,6 +496,17 @@ def test_critical_schedule(four_groups, solver):
         splits = [t for t in model.transitions_ if t.n_after > t.n_before]
         assert splits[-1].n_after == 4
         assert all(abs(t.beta / t.predicted - 1) < 0.03 for t in splits)
+
+
+def test_a_small_fit_does_not_wait_for_a_compiler():
+    code = (
+        "import sys; from volition import AutonomyAwareClustering, DistanceAutonomy;"
+        "from volition.datasets import load_four_groups;"
+        "model = AutonomyAwareClustering(4, autonomy=DistanceAutonomy(0.2), random_state=0);"
+        "model.fit(load_four_groups().data); print('numba' in sys.modules)"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "False"
 
 
 def test_shaking_leaves_a_poor_minimum(four_groups):

@@ -24,6 +24,7 @@ def kernel(request, monkeypatch):
         monkeypatch.setattr(volition.core.problem, "_compiled_passes", lambda: None)
     else:
         pytest.importorskip("numba")
+        monkeypatch.setattr(volition.core.problem, "COMPILED_PAIRS", 0)
 
 
 @pytest.fixture
@@ -320,6 +321,18 @@ def test_a_shift_that_no_longer_fits_is_replaced(case):
     for beta in (1e-3, 1e5, 1e-3, 1e9):
         found = problem.moments(Y, beta).free_energy
         assert found == pytest.approx(Problem(X).summary(Y, beta).free_energy, rel=1e-12)
+
+
+def test_copies_do_not_share_the_shifts_of_their_sums(case):
+    X, Y, _ = case
+    problem = Problem(X)
+    problem.moments(Y, 1.0)
+    alone, beside = (problem.with_autonomy(Passive()) for _ in range(2))
+    first = alone.value_and_gradient(Y, 20.0)
+    problem.moments(Y + 1, 300.0)
+    second = beside.value_and_gradient(Y, 20.0)
+    assert first[0] == second[0]
+    np.testing.assert_array_equal(first[1], second[1])
 
 
 def test_compiled_powers_of_two(rng):

@@ -98,7 +98,7 @@ class CollapsedCurvature(Curvature):
 
     def _tables(self, y: Tensor) -> Tensor:
         autonomy, cost = self.problem.autonomy, self.problem.cost
-        return self.problem.tables(y, autonomy.shared(y, cost))[:, :-1]
+        return self.problem.tables(y, autonomy.shared(y, cost))
 
     def _chunk(self, rows: slice, group: int) -> tuple[Tensor, Tensor, Tensor]:
         xi, rho = self.problem.features(rows)

@@ -26,7 +26,7 @@ from torch import Tensor
 from volition.core.autonomy import Autonomy, Chunk, Passive, RowAutonomy, Transition
 from volition.core.costs import LARGEST_COORDINATE, Cost, SquaredEuclidean, resolve_cost
 from volition.core.deadline import NEVER, Deadline
-from volition.core.kernels.blocks import Sums, add_over_blocks, add_up, flushes_denormals
+from volition.core.kernels.blocks import Sums, add_over_blocks, add_up
 from volition.core.outliers import bulk_of
 from volition.core.validation import FloatArray, check_centers, check_entities, check_weights
 
@@ -34,8 +34,9 @@ LOG2E = math.log2(math.e)
 BLOCK_ROWS = 65536
 #: numbers in a chunk's largest matrix; about what stays in cache
 CHUNK_NUMBERS = 2**20
-#: with exponents shifted by the last log-partition, sums outside this range are done again
-SAFE_BITS = 60
+#: entities times clusters from which sums are compiled: below, PyTorch takes at most a fifth longer
+#: for a gradient (`benchmarks/first_fit.py`), and compiling takes longer than a whole fit
+COMPILED_PAIRS = 2**15
 #: up to so many columns, matrices of columns by columns are cheap however few rows there are
 FEW_COLUMNS = 64
 #: error of a squared distance, as a share of those that most entities have, above which squares are
@@ -91,8 +92,9 @@ def check_spread(X: FloatArray, cost: Cost) -> None:
 class Problem:
     """Entities with weights, a cost and an autonomy model.
 
-    Sums start from the shifts of the sums before, which are kept with the data: use one problem in
-    one thread at a time (it uses several cores by itself).
+    Large problems keep the log-partitions of the last pass, from which the next one starts; results
+    depend on them by rounding only. Use one problem in one thread at a time (it uses several cores
+    by itself). Copies (`with_autonomy`, `with_deadline`) share the data and nothing else.
 
     Parameters
     ----------
@@ -159,7 +161,7 @@ class Problem:
         self._fill(X, weight)
 
     def _fill(self, X: FloatArray, weight: FloatArray | None) -> None:
-        """Lay out [1, x - origin, shift] per entity: both matrix products read it once."""
+        """Lay out [1, x - origin] per entity: both matrix products read it once."""
         order = slice(None) if self._order is None else self._order
         mean = np.average(X, axis=0, weights=weight)
         # Rounded like the data, so that entities and centres are moved by exactly the same.
@@ -175,13 +177,15 @@ class Problem:
                 self.cost, origin = SquaredEuclidean(by_differences=True), center.astype(X.dtype)
         self.origin = torch.from_numpy(origin.astype(np.float64)).to(self.device)
         # By columns: the compiled pass runs along entities.
-        data = np.zeros((self.d + 2, self.n), dtype=X.dtype).T
+        data = np.empty((self.d + 1, self.n), dtype=X.dtype).T
         data[:, 0] = 1
-        np.subtract(X[order], origin, out=data[:, 1:-1])
+        np.subtract(X[order], origin, out=data[:, 1:])
         rho = np.full(self.n, 1 / self.n) if weight is None else weight[order]
         self._data = torch.from_numpy(data).to(self.device)
         self._rho = torch.from_numpy(rho.astype(X.dtype, copy=False)).to(self.device)[:, None]
         self.dtype = self._data.dtype
+        #: log-partitions of the last compiled pass, the shifts that the next one starts from
+        self._shifts: Tensor | None = None
         offset = self.origin - torch.from_numpy(mean.astype(np.float64)).to(self.device)
         self._square, spread = self._over_rows(
             lambda x, w: ((w.T @ (x * x)).sum(), (w.T @ (x + offset) ** 2).sum())
@@ -203,7 +207,7 @@ class Problem:
 
         def run(block: Block) -> Sums:
             rows = slice(block.lo, block.hi)
-            return fn(self._data[rows, 1:-1].double(), self._rho[rows].double())
+            return fn(self._data[rows, 1:].double(), self._rho[rows].double())
 
         return self.add_over_blocks(run)
 
@@ -222,7 +226,7 @@ class Problem:
         if self.dominated_by_few:
             return self.cost_scale
         if self.n < self.d and self.d > FEW_COLUMNS:
-            x, w = self._data[:, 1:-1].double(), self._rho.double()
+            x, w = self._data[:, 1:].double(), self._rho.double()
             x = (x - w.T @ x) * w.sqrt()
             return float(torch.linalg.eigvalsh(x @ x.T)[-1])
         (mean,) = self._over_rows(lambda x, w: (w.T @ x,))
@@ -234,7 +238,7 @@ class Problem:
     @property
     def X(self) -> FloatArray:
         """The entities, in the order in which they were given."""
-        points = self._data[:, 1:-1].cpu().numpy()
+        points = self._data[:, 1:].cpu().numpy()
         return self._unorder(points + self.origin.cpu().numpy().astype(points.dtype))
 
     @property
@@ -256,24 +260,30 @@ class Problem:
 
     def with_autonomy(self, autonomy: Autonomy) -> Problem:
         """Return the same problem under another autonomy model, sharing the data."""
-        other = copy.copy(self)
+        other = self._copy()
         other.autonomy = autonomy
         return other
 
     def with_deadline(self, deadline: Deadline) -> Problem:
         """Return the same problem, sharing the data, whose sums raise `OutOfTime` when late."""
-        other = copy.copy(self)
+        other = self._copy()
         other.deadline = deadline
         return other
 
     def check_spread(self) -> None:
         """Raise ValueError if entities differ, but by less than can be squared."""
-        check_spread(self._data[:, 1:-1].cpu().numpy(), self.cost)
+        check_spread(self._data[:, 1:].cpu().numpy(), self.cost)
 
     def by_differences(self) -> Problem:
         """Return the same problem, sharing the data, in which squares are not expanded."""
-        other = copy.copy(self)
+        other = self._copy()
         other.cost = SquaredEuclidean(by_differences=True)
+        return other
+
+    def _copy(self) -> Problem:
+        """Return a copy that shares the data, with shifts of its own."""
+        other = copy.copy(self)
+        other._shifts = None if self._shifts is None else self._shifts.clone()
         return other
 
     def loses_digits(self, cost: float) -> bool:
@@ -404,7 +414,7 @@ class Problem:
             step = self._chunk_rows(len(y)) // (1 if self.chunk_size else 2) or 1
 
             def run(block: Block) -> Sums:
-                if tables is not None and (compiled := self._compiled()) is not None:
+                if tables is not None and (compiled := self._compiled(len(y))) is not None:
                     mass = torch.zeros(len(y), dtype=torch.float64)
                     arrays = out and (out[0].numpy(), out[1].numpy())
                     where, table = slice(block.lo, block.hi), tables[block.group].numpy()
@@ -489,6 +499,8 @@ class Problem:
         bits = LOG2E * (1.0 if hard else beta)
         tables = self.tables(y, P, -bits)
         chunk = self._chunk_rows(len(y))
+        if self._shifts is None and self._compiled(len(y)) is not None:
+            self._shifts = torch.zeros(self.n, dtype=self.dtype)
 
         def run(block: Block) -> Sums:
             return self._collapsed_block(block, tables, chunk, hard)
@@ -497,19 +509,17 @@ class Problem:
         return self._square - log_partition / bits, sums
 
     def tables(self, y: Tensor, P: Tensor, factor: float = 1.0) -> Tensor:
-        """Return per group a (d+2, K) table: [1, x, shift] @ table = factor (D̄ - |x|²) + shift."""
+        """Return per group a (d+1, K) table: [1, x] @ table = factor (D̄ - |x|²)."""
         square = (y * y).sum(1, keepdim=True)
         row = torch.cat([square * factor, y * (-2 * factor)], dim=1)
-        return torch.nn.functional.pad((P @ row).transpose(1, 2), (0, 0, 0, 1), value=1.0)
+        return (P @ row).transpose(1, 2).contiguous()
 
     def _exact_tables(self, Y: Any) -> Tensor:
         y = self.centers(Y) - self.origin
         return self.tables(y, self.autonomy.shared(y, self.cost))
 
     def _collapsed_block(self, block: Block, tables: Tensor, chunk: int, hard: bool) -> Sums:
-        sums = torch.zeros(
-            len(tables), *tables[0, :-1].shape, dtype=torch.float64, device=self.device
-        )
+        sums = torch.zeros(len(tables), *tables[0].shape, dtype=torch.float64, device=self.device)
         rows = slice(block.lo, block.hi)
         table, mine = tables[block.group], sums[block.group]
         if hard:
@@ -517,11 +527,13 @@ class Problem:
             return (best * self._rho[rows]).sum(dtype=torch.float64), sums
         return self._soft_sums(rows, table, chunk, mine), sums
 
-    def _compiled(self) -> Any:
-        """Return the module of compiled passes where it can be used."""
+    def _compiled(self, K: int) -> Any:
+        """Return the module of compiled passes where these pay."""
+        if self.device.type != "cpu" or self.n * K < COMPILED_PAIRS:
+            return None
         if self.n < FEW_COLUMNS < self.d:  # its tiles would be nearly empty
             return None
-        return _compiled_passes() if self.device.type == "cpu" else None
+        return _compiled_passes()
 
     @property
     def _arrays(self) -> tuple[FloatArray, FloatArray]:
@@ -529,57 +541,34 @@ class Problem:
         return self._data.numpy().T, self._rho.numpy()[:, 0]
 
     def _soft_sums(self, rows: slice, table: Tensor, chunk: int, sums: Tensor) -> Tensor:
-        """Add the sums of [1, x] weighted by pi; return the sum of the log-partitions.
-
-        The shift in the last column of the data is the log-partition of the pass before, which
-        spares finding each row's maximum. Any shift gives the same result as long as nothing over-
-        or underflows; otherwise the pass is done again with each row's maximum as the shift.
-        """
-        safe = 2.0**SAFE_BITS
-        if (compiled := self._compiled()) is not None:
-            energy = -compiled.soft_sums(*self._arrays, table.numpy(), rows, safe, sums.numpy())
-            return torch.tensor(energy, dtype=torch.float64)
-        z = self._powers(rows, table, chunk, sums, shifted=True)
-        low, high = torch.aminmax(z)
-        if not (float(low) > 1 / safe and float(high) < safe):
-            z = self._powers(rows, table, chunk, sums.zero_(), shifted=False)
-        shift = self._data[rows, -1:]
-        shift -= z.log2_()
-        return -(shift * self._rho[rows]).sum(dtype=torch.float64)
-
-    def _powers(
-        self, rows: slice, table: Tensor, chunk: int, sums: Tensor, shifted: bool
-    ) -> Tensor:
-        """Add to the sums; return the partition of each row over 2^-shift."""
+        """Add the sums of [1, x] weighted by pi; return the sum of the log-partitions."""
+        if (compiled := self._compiled(table.shape[1])) is not None:
+            assert self._shifts is not None
+            arrays = (*self._arrays, self._shifts.numpy(), table.numpy())
+            return torch.tensor(
+                -compiled.soft_sums(*arrays, rows, sums.numpy()), dtype=torch.float64
+            )
         n, K = rows.stop - rows.start, table.shape[1]
-        E, W, Z, ratio, part = _buffers(min(chunk, n), n, K, self.d, self.dtype, self.device)
-        clamp = not (shifted and flushes_denormals())
+        E, W, L, ratio, part = _buffers(min(chunk, n), n, K, self.d, self.dtype, self.device)
         for lo in range(rows.start, rows.stop, chunk):
             hi = min(lo + chunk, rows.stop)
             data, e, w, r = self._data[lo:hi], E[: hi - lo], W[: hi - lo], ratio[: hi - lo]
-            z = Z[lo - rows.start : hi - rows.start]
-            if shifted:
-                torch.mm(data, table, out=e)
-            else:
-                torch.mm(data[:, :-1], table[:-1], out=e)
-                torch.neg(e.amax(1, keepdim=True), out=data[:, -1:])
-                e.add_(data[:, -1:])
-            if clamp:
-                e.clamp_(min=-self._lowest * LOG2E)
-            e.exp2_()
-            torch.sum(e, 1, keepdim=True, out=z)
+            top = torch.mm(data, table, out=e).amax(1, keepdim=True)
+            e.sub_(top).clamp_(min=-self._lowest * LOG2E).exp2_()
+            z = e.sum(1, keepdim=True)
             torch.div(self._rho[lo:hi], z, out=r)
-            torch.mul(data[:, :-1], r, out=w)
+            torch.mul(data, r, out=w)
             sums += torch.mm(w.T, e, out=part)
-        return Z
+            torch.add(top, z.log2_(), out=L[lo - rows.start : hi - rows.start])
+        return (L * self._rho[rows]).sum(dtype=torch.float64)
 
     def _hard_sums(self, rows: slice, table: Tensor, chunk: int, sums: Tensor) -> Tensor:
         """Add the sums of [1, x] over the best prescriptions; return each row's best exponent."""
         best = torch.empty(rows.stop - rows.start, 1, dtype=self.dtype, device=self.device)
         for lo in range(rows.start, rows.stop, chunk):
             hi = min(lo + chunk, rows.stop)
-            points = self._data[lo:hi, :-1]
-            e = points @ table[:-1]
+            points = self._data[lo:hi]
+            e = points @ table
             top, label = e.max(1, keepdim=True)
             best[lo - rows.start : hi - rows.start] = top
             sums += (points * self._rho[lo:hi]).T @ e.zero_().scatter_(1, label, 1.0)
@@ -629,13 +618,13 @@ class Problem:
             return transition.expected(chunk.D)
         tables = self._exact_tables(y + self.origin) if tables is None else tables
         # In double precision: near a centre the three terms cancel almost completely.
-        points = self._data[rows, :-1].double()
+        points = self._data[rows].double()
         square = (points[:, 1:] * points[:, 1:]).sum(1, keepdim=True)
-        return (points @ tables[group, :-1]).add_(square).clamp_(min=0).to(self.dtype)
+        return (points @ tables[group]).add_(square).clamp_(min=0).to(self.dtype)
 
     def chunk(self, rows: slice, group: int, y: Tensor) -> tuple[Chunk, Transition]:
         """Return some entities as the models see them, and how they override; y is centred."""
-        x = self._data[rows, 1:-1].to(y.dtype)
+        x = self._data[rows, 1:].to(y.dtype)
         # Models go by the numbers that entities were given with, not by where they stand here.
         who = rows if self._order is None else self._order[rows]
         chunk = Chunk(x, self.origin.to(y.dtype), self.cost.pairwise(x, y), who, group)
@@ -643,7 +632,7 @@ class Problem:
 
     def features(self, rows: slice) -> tuple[Tensor, Tensor]:
         """Return [1, x] of some entities, centred, and their weights (n, 1), in float64."""
-        return self._data[rows, :-1].double(), self._rho[rows].double()
+        return self._data[rows].double(), self._rho[rows].double()
 
     def _rows(self, Y: Any, fn: Callable[[slice, int, Tensor], Tensor]) -> np.ndarray:
         """Return one row per entity of what ``fn(rows, group, y)`` gives for chunks."""

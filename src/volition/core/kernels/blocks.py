@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -20,19 +19,11 @@ Sums = tuple[Tensor, ...]
 _pools: dict[tuple[int, int], ThreadPoolExecutor] = {}
 
 
-#: whether this thread turns denormal numbers, which slow every product down, into zeros
-local = threading.local()
-
-
-def flushes_denormals() -> bool:
-    """Whether denormal numbers are zeros in the calling thread."""
-    return getattr(local, "flushes", False)
-
-
 def _start_worker() -> None:
     # A worker works alone on its block: one intra-operation thread, no barrier after every step.
     torch.set_num_threads(1)
-    local.flushes = torch.set_flush_denormal(True)
+    # Denormal numbers slow every product down; to all sums they are zeros.
+    torch.set_flush_denormal(True)
 
 
 def _after_fork() -> None:
