@@ -28,7 +28,7 @@ from volition.solvers import FixedPoint, Gradient, Solution, Solver, Status
 
 #: size of the perturbation between betas, as a share of the length at which the policy is blurred
 PERTURBATION = 1e-3
-#: if all centres leave a single place for more than so many, chance has decided which way
+#: where all centres leave one place for more than this many, chance has decided the direction
 CHANCE_PLACES = 5
 
 

@@ -18,10 +18,10 @@ from volition.core.outliers import warn_of_outliers
 from volition.core.problem import Problem, build_problem
 from volition.core.validation import check_integer
 
-#: one cluster is counted from a third of the beta at which obedient entities first split: at which
-#: the blur is the half-width of an even spread; no beta is too small for a single cluster
+#: the path starts at a third of the beta at which obedient entities first split, where the blur is
+#: half the width of an even spread; a single cluster exists at any smaller beta too
 BETA_START = 1 / 3
-#: groups a hundred times smaller than the whole are looked for, hence ten thousand times the beta
+#: the path ends where groups a hundred times smaller than the whole split: at 100² times the beta
 BETA_RANGE = 1e4
 
 
@@ -138,9 +138,9 @@ def suggest_n_clusters(
     metric, sample_weight, groups : optional
         As in :class:`volition.AutonomyAwareClustering`.
     n_max : int, default=32
-        Largest number of clusters that is looked at; with autonomy the number of centres.
+        Largest number of clusters to consider; with autonomy the number of centres.
     max_samples : int, optional
-        A random sample of so many entities is looked at; by default 3000, or 500 where autonomy
+        Size of the random sample of entities that is used. By default 3000, or 500 where autonomy
         cannot be folded into the centres, which is much slower.
     random_state : int, RandomState or None
         Seed of the sample, and of the small perturbations between betas.

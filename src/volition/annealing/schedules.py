@@ -16,7 +16,7 @@ from volition.io.serialization import registered
 
 
 class State(NamedTuple):
-    """What a schedule may look at: where annealing has got to, and from where."""
+    """What a schedule sees: the state that annealing has reached, and the one before."""
 
     beta: float
     summary: Summary
@@ -39,12 +39,12 @@ class Move(NamedTuple):
     preconditioner : ndarray of shape (Kd, Kd), optional
         W with W W' near the inverse Hessian, for solvers that can use it.
     slack : float
-        How many times looser than asked for the solution may be.
+        Factor on the tolerance of the solver.
     critical : float
         Critical beta of the state that is left, or, if it is unstable already, the last minimum's.
     leap : float
-        If positive, a second try starts from the last solution moved blindly by this share of the
-        blur, and the one of lower free energy counts.
+        If positive, a second run starts from centres that were moved at random by this multiple of
+        the blur, and the run of lower free energy counts.
     """
 
     beta: float
@@ -88,8 +88,8 @@ def is_done(problem: Problem, state: State, softness_tol: float) -> bool:
     return hard and (state.n_distinct == len(state.centers) or cost <= floor)
 
 
-#: while centres coincide, a split may be pending at however small a scale; up to this many times
-#: the first beta it is waited for
+#: while centres coincide, a split at a smaller scale may follow; annealing waits for it up to this
+#: many times the first beta
 LATEST_SPLIT = 1e8
 
 
@@ -105,8 +105,8 @@ class Geometric:
     beta_max : float, optional
         The last beta is the largest that does not exceed it. By default annealing ends once all
         centres are distinct and the policy is hard: softness adds less than ``softness_tol`` of the
-        distortion. While some centres still coincide a split may be pending, at however small a
-        scale; annealing then goes on to 10⁸ times the first beta.
+        distortion. While some centres still coincide, a split at a smaller scale may follow, and
+        annealing goes on up to 10⁸ times the first beta.
     tau : float, default=1.1
         Factor between betas.
     softness_tol : float, default=1e-4
@@ -167,13 +167,13 @@ class Critical:
     softness_tol : float, default=1e-4
         See :class:`Geometric`.
     leap : float, default=2.0
-        Where p depends on the centres, splits may be jumps to which no single direction leads.
-        Where one may be due, a second try moves all centres blindly by this share of the blur; the
-        lower free energy counts. 0 for never.
+        Where p depends on the centres, a split may be a jump, which no single direction leads to.
+        Where a jump is possible, a second run starts from centres that were moved at random by this
+        multiple of the blur, and the run of lower free energy counts. 0 turns this off.
     passes : int, default=3
         Where p depends on the centres and all of them jump apart at once, from one place to more
-        than five, chance decides which way. The whole path is then gone so often from other
-        perturbations, and the one that ends lowest counts.
+        than five, chance decides the direction. Annealing then runs this many times with other
+        perturbations, and the lowest end counts.
 
     Examples
     --------
@@ -274,9 +274,9 @@ class Critical:
 class Growing(Critical):
     """`Critical`, with two centres in every place, so that no place lacks a centre to split off.
 
-    With a given number of centres, places that have used theirs up cannot split, however much the
-    entities there differ. Here every place is given a second centre after each beta: the number of
-    distinct centres is then what the entities say, up to ``n_max``.
+    With a given number of centres, a place with a single centre cannot split, even if its entities
+    differ much. Here every place gets a second centre after each beta. The number of distinct
+    centres then follows from the entities, up to ``n_max``.
 
     Parameters
     ----------

@@ -32,7 +32,7 @@ COINCIDENT_BLUR = 2e-2
 #: Newton steps towards a critical beta whose Hessian is only known by its products
 NEWTON_STEPS = 30
 LANCZOS_TOL = 1e-9
-#: a centre with less mass is realised by nobody
+#: a centre with less mass counts as unused
 DEAD_MASS = 1e-12
 #: eigenvalues below this share of their scale are zero
 ZERO_EIGENVALUE = 1e-13
@@ -311,7 +311,7 @@ def _dense_pencil(
 ) -> list[CriticalPoint]:
     d = at.y.shape[1]
     s = scale.repeat_interleave(d).cpu().numpy()
-    # A centre that nobody realises may go anywhere: it has no say in whether this is a minimum.
+    # Nothing depends on where an unused centre is, so it does not count here.
     alive = (at.mass > DEAD_MASS).repeat_interleave(d).cpu().numpy()
     A, B = ((s[:, None] * M * s)[alive][:, alive] for M in (A, B))
 
@@ -404,7 +404,7 @@ def coincident(problem: Problem, Y: FloatArray, beta: float) -> np.ndarray:
 
 
 def count_distinct(problem: Problem, Y: FloatArray, beta: float) -> int:
-    """Return the number of distinct centres: those closer than a 50th of the blur count as one."""
+    """Count distinct centres: those closer than a 50th of the blur count as one."""
     return int(coincident(problem, Y, beta).max()) + 1
 
 

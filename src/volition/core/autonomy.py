@@ -32,7 +32,7 @@ def identity(K: int, dtype: torch.dtype, device: torch.device) -> Tensor:
 
 @lru_cache(maxsize=64)
 def exclude_prescribed(K: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Log-weights that bar staying from counting as an override: -inf on the diagonal."""
+    """Return log-weights that exclude the prescribed cluster: -inf on the diagonal, else 0."""
     return torch.zeros(K, K, dtype=dtype, device=device).fill_diagonal_(-torch.inf)
 
 
@@ -160,7 +160,7 @@ class SoftmaxTransition(Transition):
 
 @dataclass
 class LoyalTransition(Transition):
-    """With some probability a centre of one's own, whatever was prescribed; else by another law."""
+    """Go to a centre of one's own with some probability, else follow another law."""
 
     others: Transition
     loyalty: Tensor  # (n, K)
@@ -451,8 +451,8 @@ class CostLogits(StayOrLeave):
         return stay_or_leave(kappa, logits.scatter(1, own, -torch.inf).softmax(1), prescribed)
 
 
-#: weights over temperature up to which nothing overflows at costs that are allowed; and the largest
-#: exponents that make a difference, beyond the 16 digits that costs have
+#: weight over temperature up to which nothing overflows at allowed costs, and the largest exponent
+#: that still makes a difference, given the 16 digits of a cost
 SAFE_SHARPNESS, LARGEST_EXPONENT = 1e8, 1e30
 
 
@@ -522,8 +522,8 @@ class DistanceAutonomy(CostLogits):
     def _resolved(self, *costs: Tensor) -> float:
         """Return the temperature, or the lowest that makes a difference at these costs.
 
-        Costs differ by no less than a rounding error, so that far below it overrides are to the
-        nearest alternative however low the temperature is; exponents would only overflow.
+        Costs differ by at least a rounding error. At temperatures far below it, all overrides go to
+        the nearest alternative, and lower temperatures would only make exponents overflow.
         """
         strongest = max(self.zeta, self.gamma)
         if strongest < SAFE_SHARPNESS * self.temperature:

@@ -15,9 +15,9 @@ class OutOfTime(Exception):
 class Deadline:
     """A moment on the clock of `time.perf_counter`; infinity is never.
 
-    It hangs on a :class:`~volition.core.problem.Problem`, whose sums over entities ask it before
-    each block. That reaches every long step, whoever makes it: a solver's iteration, a product
-    inside an eigenvalue routine, the screening of moves.
+    A :class:`~volition.core.problem.Problem` holds it and checks it before each block of a sum over
+    entities. That covers every long step: a solver's iteration, a product inside an eigenvalue
+    routine, the screening of moves.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ class Deadline:
 
     @classmethod
     def after(cls, seconds: float | None) -> Deadline:
-        """Return the moment so many seconds from now; None is never."""
+        """Return the moment that is ``seconds`` from now; None means never."""
         return cls() if seconds is None else cls(perf_counter() + seconds)
 
     @property
@@ -54,7 +54,7 @@ class Deadline:
         return perf_counter() >= self.end
 
     def __call__(self) -> bool:
-        """Whether it is too late, for whoever wants a function to ask."""
+        """Whether it is too late, for code that takes a function."""
         return self.passed
 
     def check(self) -> None:
@@ -63,7 +63,7 @@ class Deadline:
             raise OutOfTime
 
     def sooner(self, seconds: float) -> Deadline:
-        """Return a deadline that leaves so many seconds for what comes after."""
+        """Return an earlier deadline that leaves ``seconds`` for what comes after."""
         return Deadline(self.end - seconds)
 
     def share(self, part: float) -> Deadline:

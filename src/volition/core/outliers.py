@@ -1,8 +1,8 @@
-"""Values far from all others: what they do to the arithmetic, and who should be told.
+"""Values far from all others: what they do to the arithmetic, and warnings about them.
 
 Squared distances of size s² carry an error of eps s², and tolerances are shares of the entities'
 variance. One value a million spreads away makes both larger than all that the other entities cost.
-`bulk_of` measures the spread of the many, whatever the few do; `warn_of_outliers` names the few.
+`bulk_of` measures the spread of most entities; `warn_of_outliers` names the few far ones.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import numpy as np
 from volition.core.messages import DataWarning
 from volition.core.validation import FloatArray
 
-#: rows that tell the spread of the many
+#: rows from which the spread of most entities is measured
 BULK_ROWS = 10_000
-#: a value this many spreads away is far; a code for "missing" already at the second number
+#: a value this many spreads away is far; for a usual code of "missing" the second number is enough
 FAR_SPREADS, FAR_CODE_SPREADS = 1e3, 1e2
 #: far values are named where, together, they make up this share of their column's variance
 DOMINANT_SHARE = 0.99
@@ -87,7 +87,7 @@ def warn_of_outliers(
     columns : list of str, optional
         Names of the columns.
     since : int, default=0
-        Only what concerns this row or later ones is told; earlier ones were there before.
+        Warn only about this row and later ones; earlier rows were checked before.
 
     Examples
     --------
@@ -120,7 +120,7 @@ def warn_of_outliers(
 
 
 def _outside() -> int:
-    """Return the stack level, for a caller that warns, of whoever called this package."""
+    """Return the stack level of the first caller outside this package, for warnings."""
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE_FOLDER):
         frame, level = frame.f_back, level + 1

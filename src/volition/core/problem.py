@@ -37,7 +37,7 @@ CHUNK_NUMBERS = 2**20
 #: entities times clusters from which sums are compiled: below, PyTorch takes at most a fifth longer
 #: for a gradient (`benchmarks/first_fit.py`), and compiling takes longer than a whole fit
 COMPILED_PAIRS = 2**15
-#: up to so many columns, matrices of columns by columns are cheap however few rows there are
+#: up to this many columns, a (columns, columns) matrix is cheap even for few rows
 FEW_COLUMNS = 64
 #: error of a squared distance, as a share of those that most entities have, above which squares are
 #: not expanded; in single precision rounding of the data themselves is no less
@@ -69,7 +69,7 @@ class Moments(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """What a state is worth: soft and hard distortion, entropy, prescribed mass per cluster."""
+    """Figures of a state: soft and hard distortion, entropy, prescribed mass per cluster."""
 
     free_energy: float
     distortion: float
@@ -173,7 +173,7 @@ class Problem:
             self._largest_square = float(farthest @ farthest)
             eps = float(np.finfo(X.dtype).eps)
             if bulk > 0 and eps * self._largest_square > SQUARE_ERROR[X.dtype.type] * bulk:
-                # A few far values: digits are for the many, whose place and distances these are.
+                # A few far values: keep the digits of most entities by centring on them.
                 self.cost, origin = SquaredEuclidean(by_differences=True), center.astype(X.dtype)
         self.origin = torch.from_numpy(origin.astype(np.float64)).to(self.device)
         # By columns: the compiled pass runs along entities.
@@ -212,7 +212,7 @@ class Problem:
         return self.add_over_blocks(run)
 
     def add_over_blocks(self, run: Callable[[Block], Sums]) -> Sums:
-        """Return the sums of ``run(block)`` over all blocks; raise `OutOfTime` when it is late."""
+        """Return the sums of ``run(block)`` over all blocks; raise `OutOfTime` if it is late."""
 
         def timely(block: Block) -> Sums:
             self.deadline.check()
@@ -396,7 +396,7 @@ class Problem:
         return gradient
 
     def summary(self, Y: Any, beta: float) -> Summary:
-        """Return what the state (Y, Gibbs policy at beta) is worth."""
+        """Return the figures of the state (Y, Gibbs policy at beta)."""
         return self._state(Y, beta, None)
 
     def prescribe(self, Y: Any, beta: float) -> tuple[np.ndarray, FloatArray, Summary]:

@@ -45,8 +45,8 @@ from volition.solvers.descent import Descent
 from volition.solvers.search import AGREEMENT, Search, SearchResult
 
 log = logging.getLogger("volition")
-#: entities that tell how long the last passes over all take, and how many times that is kept free
-#: for them: centres are judged, too, and a pass that is under way when time runs out is finished
+#: entities on which the last passes are timed, and the multiple of that time that is kept free for
+#: them: the centres are evaluated as well, and a pass that has begun is always finished
 TIMED_ROWS, TIME_MARGIN = 8192, 2.0
 
 SOLVERS: dict[str, Callable[[], Solver]] = {

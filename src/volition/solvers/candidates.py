@@ -65,7 +65,7 @@ class Task:
 
 @dataclass
 class Reporter:
-    """Times candidates, and tells whoever watches the search about them."""
+    """Times candidates, and reports them to the callbacks."""
 
     problem: Problem
     descent: Descent
@@ -75,7 +75,7 @@ class Reporter:
 
     @contextmanager
     def task(self, name: str, has_betas: bool = False) -> Iterator[Task]:
-        """Open a candidate; whoever makes it sets ``found`` before the block ends."""
+        """Open a candidate; the block must set ``found``."""
         began, before = perf_counter(), self.descent.n_iter
         self.on_begin(name, has_betas)
         task = Task(name=name)

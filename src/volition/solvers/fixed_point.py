@@ -84,7 +84,7 @@ class FixedPoint:
         handovers, step = 0, 1.0
         for n_iter in range(1, max_iter + 1):
             mass = sums.mass[:, None]
-            # A centre that nobody realises has no mean: it stays.
+            # An unused centre has no mean: it stays.
             new = torch.where(mass > 0, sums.moment / mass.clamp_min(1e-300), Y)
             step = 1.0
             ahead = problem.moments(new, beta)

@@ -17,8 +17,8 @@ from volition.solvers.descent import POLISH_BETAS, Descent, floored_distortion
 
 #: rounds for each solution
 MAX_ROUNDS = 6
-#: a round screens at most so many pairs (from, to), runs a sprint for the most promising moves, and
-#: finishes the best of these
+#: per round: pairs (from, to) that are screened at most, promising moves that get a short descent,
+#: and the best of these that are polished
 SCREENED_PAIRS, SPRINTS, FINISHES = 784, 12, 4
 #: iterations of a sprint
 SPRINT_ITER = 15
@@ -31,7 +31,7 @@ class Reallocation:
     Parameters
     ----------
     problem, screen : Problem
-        The entities of the search, and a smaller sample of them that tells promising moves.
+        The entities of the search, and a smaller sample on which moves are screened.
     descent : Descent
         Solves at each beta.
     reporter : Reporter
@@ -61,7 +61,7 @@ class Reallocation:
     def _round(self, best: Found, name: str) -> Found:
         """Return the best of all moves of one centre, or what was there before."""
         problem, descent = self.problem, self.descent
-        # A short descent tells promising moves from others; only those are finished.
+        # A short descent shows which moves are promising; only these are polished.
         sprints: list[Found] = []
         try:
             moves = self._promising(best.centers)

@@ -1,8 +1,8 @@
 """``solver="auto"``: many starts, exact-gradient polishing, moving centres, and the best is kept.
 
-No single start is best everywhere (see `starts`). The best are then improved by taking a centre
-away from where it is little missed and putting it where it helps most (see `reallocation`). Every
-start is polished by the exact gradient (see `descent`), and all tries are reported.
+No single start is best everywhere (see `starts`). Every start is polished by the exact gradient
+(see `descent`). The best are then improved by moving a centre from where it helps least to where it
+helps most (see `reallocation`). All tries are reported.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from volition.solvers.starts import Begun, Start, StartKind, Starts
 SEARCH_SIZE, SEARCH_PAIRS = 8192, 200_000
 SEARCH_SIZE_BY_ENTITY, SEARCH_PAIRS_BY_ENTITY = 3000, 75_000
 SCREEN_SIZE = 1500
-#: no further start is tried once so many have led to the best solution
+#: no further start is tried once this many have led to the best solution
 AGREEMENT = 4
 #: starts that are improved by moving centres
 IMPROVED_STARTS = 3
@@ -104,7 +104,7 @@ class Search:
         How many random moves of one or two centres are tried where there are at most twelve and
         moving single centres has helped.
     agreement : int or None
-        No further start is tried once so many have led to the best solution; None tries all.
+        No further start is tried once this many have led to the best solution; None tries all.
     max_iter, tol : int, float
         Of each exact-gradient run.
     schedule : Schedule, optional
@@ -199,7 +199,7 @@ class Search:
         """Make and polish one start after another, until enough agree or time is up."""
         tried = Tried()
         for start in self._starts.each(self.random_state):
-            # An annealing that was cut off has hardly split: another start must follow it.
+            # An annealing that was cut off has few distinct centres: try another start too.
             if tried.usable and self._descent.deadline.passed:
                 tried.stopped = Status.OUT_OF_TIME
                 break
@@ -238,8 +238,8 @@ class Search:
             if tried.stopped is not None:
                 break
         best = self._ranked(found)[0]
-        # Where moving centres helps, the starts were not to be trusted: with few centres there are
-        # few such moves, and blind ones find more.
+        # Where moving a centre has helped, the starts were poor. With few centres there are few
+        # such moves, and random ones find more.
         doubtful = best.reallocated or (self.given and not self._agreed(found))
         few = self.n_clusters <= SHAKEN_CENTERS and self.n_shakes > 0
         if tried.stopped is None and doubtful and few:
@@ -258,7 +258,7 @@ class Search:
         return apart
 
     def _agreed(self, found: list[Found]) -> bool:
-        """Whether so many starts led to the best solution that more are hardly worth their time."""
+        """Whether enough starts led to the best solution that further ones can be skipped."""
         best = min((one.value for one in found), default=math.inf)
         near = SAME_VALUE * self._sample.cost_scale * 100
         agreeing = sum(one.value <= best + near for one in found)

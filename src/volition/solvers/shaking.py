@@ -21,7 +21,7 @@ class Shaking:
     Parameters
     ----------
     problem, screen : Problem
-        The entities of the search, and a smaller sample of them that tells promising moves.
+        The entities of the search, and a smaller sample on which moves are tried first.
     descent : Descent
         Solves at each beta.
     reporter : Reporter

@@ -48,7 +48,7 @@ class Begun(NamedTuple):
 
     @property
     def cut_off(self) -> bool:
-        """Whether an annealing ran out of time: its centres have hardly split."""
+        """Whether an annealing ran out of time: its centres may all still be in one place."""
         return self.annealing is not None and self.annealing.status is Status.OUT_OF_TIME
 
 
