@@ -180,14 +180,7 @@ def anneal(
     _check_object(schedule, "schedule", "next")
     check_integer(max_iter, "max_iter", 1)
     schedule = Geometric() if schedule is None else schedule
-    # At the mean all centres coincide, a saddle point at any beta above the first split.
-    at_mean = isinstance(init, int | np.integer)
-    if at_mean:
-        check_integer(init, "init (as a number of clusters)", 1)
-        start = np.repeat(problem.mean_center(), int(init), axis=0)
-    else:
-        start = check_centers(init, problem.d, "init")
-    problem.autonomy.check(len(start), problem.n)
+    start, at_mean = _first_centers(problem, init)
     loop = _Loop(
         problem,
         problem.with_deadline(deadline) if isinstance(deadline, Deadline) else problem,
@@ -202,10 +195,29 @@ def anneal(
     )
     passes = getattr(schedule, "passes", 1) if perturb and at_mean else 1
     with threads_for(problem.n_blocks):
-        results = [loop.run(start, at_mean)]
-        # Where chance has decided which way the centres jumped, let it decide again.
-        while len(results) < passes and _left_to_chance(problem, results[-1]):
-            results.append(loop.run(start, at_mean))
+        return _best_of_passes(loop, start, at_mean, passes)
+
+
+def _first_centers(problem: Problem, init: Any) -> tuple[FloatArray, bool]:
+    """Return the centres to start from, and whether they are all at the mean.
+
+    There all centres coincide, a saddle point at any beta above the first split.
+    """
+    at_mean = isinstance(init, int | np.integer)
+    if at_mean:
+        check_integer(init, "init (as a number of clusters)", 1)
+        start = np.repeat(problem.mean_center(), int(init), axis=0)
+    else:
+        start = check_centers(init, problem.d, "init")
+    problem.autonomy.check(len(start), problem.n)
+    return start, at_mean
+
+
+def _best_of_passes(loop: _Loop, start: FloatArray, at_mean: bool, passes: int) -> AnnealingResult:
+    """Anneal once, or again where chance has decided which way the centres jumped."""
+    results = [loop.run(start, at_mean)]
+    while len(results) < passes and _left_to_chance(loop.problem, results[-1]):
+        results.append(loop.run(start, at_mean))
     best = results.pop()
     while results:
         best = _lower(results.pop(), best)

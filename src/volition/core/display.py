@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from rich.cells import cell_len
 
-from volition.core.messages import LONGEST, cut, printable
+from volition.core.messages import SHOWN_CHARACTERS, cut, printable
 
 #: characters of a line of text
 WIDTH = 88
@@ -86,7 +86,7 @@ class Grid(NamedTuple):
 
 
 def _clean(cells: Iterable[str]) -> list[str]:
-    return [cut(cell, 2 * LONGEST) for cell in cells]
+    return [cut(cell, 2 * SHOWN_CHARACTERS) for cell in cells]
 
 
 def _safe(text: str) -> str:
