@@ -209,11 +209,11 @@ def robust() -> None:
             for faulty in (False, True):
                 rng = np.random.default_rng(seed)
                 people = SimulatedPopulation(
-                    X, autonomy_proba=p, random_state=seed, loss=0.3 if faulty else 0.0
+                    X, autonomy_proba=p, random_state=seed, missing=0.3 if faulty else 0.0
                 )
                 model = TabularClustering(K, random_state=seed).start(X)
                 late = []
-                while not model.enough():
+                while not model.reason_to_stop():
                     q = model.ask()
                     r = people.respond(q.entities, q.prescribed, q.centers)
                     if not faulty:
@@ -224,7 +224,7 @@ def robust() -> None:
                     late.append((q.take(order), r.take(order)))
                     if len(late) > 3:  # told three batches later, and not in turn
                         model.tell(*late.pop(int(rng.integers(len(late))))).learn()
-                model.conclude()
+                model.finalize()
                 gaps[faulty], asked[faulty] = truth.gap(model), model.n_interactions_
             rows.append(
                 {

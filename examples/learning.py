@@ -35,7 +35,7 @@ def main() -> None:
     """Learn, then draw."""
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else ".")
     before, after = override(0.1), override(0.4)
-    people = SimulatedPopulation(X, before, changes={20_000: after}, loss=0.1, random_state=0)
+    people = SimulatedPopulation(X, before, changes={20_000: after}, missing=0.1, random_state=0)
     model = TabularClustering(K, forgetting=1e-5, batch_size=500, random_state=0)
     model.partial_fit(X, population=people, n_interactions=40_000)
     print(f"{model.n_interactions_} prescriptions, {model.n_answers_} answers")

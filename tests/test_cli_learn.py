@@ -47,7 +47,7 @@ def files(tmp_path, four_groups):
     ).to_csv(tmp_path / "answers.csv", index=False)
     (tmp_path / "sim.toml").write_text(
         '[entities]\nfile = "sensors.csv"\ncolumns = ["x", "y"]\nid = "name"\n'
-        "[autonomy]\nkappa = 0.1\nzeta = 0\n[answers]\nloss = 0.1\n"
+        "[autonomy]\nkappa = 0.1\nzeta = 0\n[answers]\nmissing = 0.1\n"
         "[[changes]]\nat = 6000\nkappa = 0.5\nzeta = 0\n"
     )
     return X
@@ -205,9 +205,9 @@ BAD_TOML = {
     "data.toml": '[entities]\ndataset = "iris"\n',
     "kappa.toml": '[entities]\ndataset = "four_groups"\n[autonomy]\nkappa = 2\n',
     "gamma.toml": '[entities]\ndataset = "four_groups"\n[autonomy]\ngamma = 2\n',
-    "loss.toml": '[entities]\ndataset = "four_groups"\n[answers]\nloss = 7\n',
+    "missing.toml": '[entities]\ndataset = "four_groups"\n[answers]\nmissing = 7\n',
     "when.toml": '[entities]\ndataset = "four_groups"\n[[changes]]\nkappa = 0.5\n',
-    "silent.toml": '[entities]\ndataset = "four_groups"\n[answers]\nloss = 1\n',
+    "silent.toml": '[entities]\ndataset = "four_groups"\n[answers]\nmissing = 1\n',
 }
 
 
@@ -228,7 +228,7 @@ BAD_TOML = {
         (["--population", "data.toml", "-k", 4], "dataset must be 'four_groups' or 'city'"),
         (["--population", "kappa.toml", "-k", 4], "kappa must be a number in [0, 1]"),
         (["--population", "gamma.toml", "-k", 4], "'gamma' needs 'kappa'"),
-        (["--population", "loss.toml", "-k", 4], "loss must be a number in [0, 1]"),
+        (["--population", "missing.toml", "-k", 4], "missing must be a number in [0, 1]"),
         (["--population", "when.toml", "-k", 4], "'at' must be the interaction"),
         (["--population", "silent.toml", "-k", 4], "answered none of the last"),
         (["--population", "sim.toml", "-k", 4, "--columns", "x"], "--columns belongs to --log"),

@@ -38,7 +38,7 @@ def test_rewards_are_minus_costs(X):
 
 
 def test_a_lost_answer_truncates(X):
-    env = PopulationEnv(SimulatedPopulation(X, loss=1.0, random_state=0), X, X[:4])
+    env = PopulationEnv(SimulatedPopulation(X, missing=1.0, random_state=0), X, X[:4])
     env.reset(seed=0)
     _, reward, terminated, truncated, told = env.step(0)
     assert (reward, terminated, truncated, told["answered"]) == (0.0, False, True, False)

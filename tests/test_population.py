@@ -114,13 +114,13 @@ def test_cost_is_that_of_the_realised_cluster(X, Y):
 
 
 def test_counts_losses_and_seed(X, Y):
-    people = SimulatedPopulation(X, loss=0.3, random_state=3)
+    people = SimulatedPopulation(X, missing=0.3, random_state=3)
     i, j = np.zeros(5000, dtype=int), np.zeros(5000, dtype=int)
     answer = people.respond(i, j, Y)
     assert people.n_interactions == 5000
     assert abs((~answer.answered).mean() - 0.3) < 0.04
     assert set(answer.realized[~answer.answered]) == {-1}
-    same = SimulatedPopulation(X, loss=0.3, random_state=3).respond(i, j, Y)
+    same = SimulatedPopulation(X, missing=0.3, random_state=3).respond(i, j, Y)
     np.testing.assert_array_equal(same.cost, answer.cost)
 
 
@@ -179,7 +179,7 @@ def test_bad_questions(X, asked, message):
     ("arguments", "message"),
     [
         ({"reveal": "all"}, "reveal must be"),
-        ({"loss": 1.5}, r"loss must be a number in \[0, 1\]"),
+        ({"missing": 1.5}, r"missing must be a number in \[0, 1\]"),
         ({"changes": {0: Passive()}}, "must be an integer >= 1"),
         ({"autonomy": Passive(), "autonomy_proba": np.ones((6, 1, 1))}, "not both"),
     ],

@@ -38,7 +38,7 @@ from volition.learning.trial import (
     TrialResult,
     Tried,
     drawn_twice,
-    estimate,
+    mean_cost,
     plain_is_cheaper,
     reserve,
 )
@@ -281,7 +281,7 @@ def test_on_batch_ends_a_trial_too(tmp_path):
 
     def stop(learner):
         begun.append(learner.n_interactions_)
-        return learner.enough() is not None  # only the trial is asked after that
+        return learner.reason_to_stop() is not None  # only the trial is asked after that
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -354,7 +354,7 @@ def test_the_estimate_of_a_trial_covers_with_and_without_help():
     for _ in range(400):
         some = rng.choice(5000, 300)
         paid = 2 * known[some] + rng.normal(0, 1, 300)
-        found, _ = estimate(paid, known[some], float(known.mean()))
+        found, _ = mean_cost(paid, known[some], float(known.mean()))
         hits += found.low <= 2 * known.mean() <= found.high
     assert 0.92 <= hits / 400 <= 0.98
     assert reserve(50) == 0
@@ -594,7 +594,7 @@ def test_a_trial_of_many_of_all_entities_is_as_sure_as_it_says(m):
         order = np.concatenate([rng.permutation(300) for _ in range(4)])[:m]
         who, again = drawn_twice(order, shares)
         paid = mean[who] + 0.5 * rng.standard_normal(len(who))
-        found, error = estimate(paid, np.ones(len(who)), 1.0, who, shares, again)
+        found, error = mean_cost(paid, np.ones(len(who)), 1.0, who, shares, again)
         hits.append(found.low <= mean.mean() <= found.high)
         widths.append(error)
     assert 0.91 <= np.mean(hits) <= 0.985
@@ -627,7 +627,7 @@ def test_a_trial_is_as_sure_as_it_says_where_few_heavy_entities_obey(light, heav
         who, again = drawn_twice(evenly(rng, shares, m), shares)
         paid = np.where(rng.random(m) < overrides[who], far[who], near[who])
         paid[rng.random(m) < 0.05] = np.nan  # some do not answer
-        found, _ = estimate(paid, near[who], float(shares @ near), who, shares, again)
+        found, _ = mean_cost(paid, near[who], float(shares @ near), who, shares, again)
         hits.append(found.low <= truth <= found.high)
     assert 0.9 <= np.mean(hits) <= 0.98  # from answers of whoever was asked twice: 0.4 to 0.87
 
@@ -640,7 +640,7 @@ def test_answers_that_are_all_as_expected_are_no_proof_that_others_never_come():
     paid[7] += 3.0
     for _ in range(200):
         who = rng.permutation(300)[:100]
-        found, error = estimate(paid[who], known[who], known.mean(), who, np.full(300, 1 / 300))
+        found, error = mean_cost(paid[who], known[who], known.mean(), who, np.full(300, 1 / 300))
         assert error > 0
         hits.append(found.low <= paid.mean() <= found.high)
     assert np.mean(hits) > 0.9  # without the answer that nobody has given: a third
@@ -872,7 +872,7 @@ def test_the_interval_of_few_skewed_costs_holds_the_truth(m):
     rng, hits = np.random.default_rng(m), 0
     for _ in range(400):
         paid = np.where(rng.random(m) < 0.1, 40.0, 1.0)
-        found, _ = estimate(paid, np.ones(m), 1.0, bounds=(1.0, 40.0))
+        found, _ = mean_cost(paid, np.ones(m), 1.0, bounds=(1.0, 40.0))
         assert 1 <= found.low <= found.value <= found.high <= 40
         hits += found.low <= 4.9 <= found.high
     assert hits >= 360

@@ -62,12 +62,8 @@ def check_population(population: Any, X: Any, n_clusters: int, random_state: int
         _assert(len(answer) == m, f"{m} questions, but {len(answer)} answers, centres {what}")
         for mine, theirs in zip(before, (who, told, centers), strict=True):
             _assert(np.array_equal(mine, theirs), "respond must not change what it is given")
-        if answer.realized is not None:
-            known = answer.realized[answer.realized >= 0]
-            _assert(
-                bool((known < n_clusters).all()),
-                f"realised clusters must be numbered 0 to {n_clusters - 1}",
-            )
+        used = -1 if answer.realized is None else answer.realized.max(initial=-1)
+        _assert(used < n_clusters, f"realised clusters must be numbered 0 to {n_clusters - 1}")
         _assert(bool(answer.answered.any()), "of 60 questions not one was answered")
     empty = population.respond(who[:0], told[:0], one)
     _assert(len(empty) == 0, "no questions must give no answers")
@@ -97,7 +93,9 @@ def check_autonomy(model: Autonomy, X: Any, centers: Any, metric: Any = "sqeucli
     model.check(len(Y), len(X))
     cost = resolve_cost(metric)
     problem = Problem(X, cost=cost, autonomy=model)
-    p = _law(model, problem, X, Y, cost)
+    # p(. | j, i), one prescription at a time
+    told = [np.tile(one, (len(X), 1)) for one in np.eye(len(Y))]
+    p = np.stack([problem.realized(Y, one) for one in told], axis=1)
     _assert(bool(np.isfinite(p).all()), "p must be finite")
     _assert(bool((p >= -1e-12).all()), "p must not be negative")
     off = float(np.abs(p.sum(2) - 1).max())
@@ -113,16 +111,6 @@ def check_autonomy(model: Autonomy, X: Any, centers: Any, metric: Any = "sqeucli
     _close(some, expected[rows], "subset(rows) must be the model of these entities")
     obeying = Problem(X, cost=cost, autonomy=model.with_overrides_scaled(0.0)).expected_costs(Y)
     _close(obeying, D, "with_overrides_scaled(0) must be a model of entities that obey")
-
-
-def _law(model: Autonomy, problem: Problem, X: FloatArray, Y: FloatArray, cost: Any) -> FloatArray:
-    """Return p (n, K, K), one prescription at a time."""
-    parts = []
-    for j in range(len(Y)):
-        told = np.zeros((len(X), len(Y)))
-        told[:, j] = 1
-        parts.append(problem.realized(Y, told))
-    return np.stack(parts, axis=1)
 
 
 def check_learner(
@@ -167,10 +155,8 @@ def check_learner(
     _assert(fitted.cluster_centers_.shape == (K, X.shape[1]), "centres must have shape (K, d)")
     _assert(fitted.labels_.dtype == np.int64, f"labels_ must be int64, not {fitted.labels_.dtype}")
     _assert(fitted.n_interactions_ <= n_interactions, "a fit must keep to n_interactions")
-    _assert(
-        np.array_equal(fitted.cluster_centers_, again.cluster_centers_),
-        "the same seed must give the same centres",
-    )
+    same = np.array_equal(fitted.cluster_centers_, again.cluster_centers_)
+    _assert(same, "the same seed must give the same centres")
     costs, labels = fitted.transform(X), fitted.predict(X)
     _assert(costs.shape == (len(X), K), "transform must give one cost for each centre")
     _assert(set(labels) <= set(range(K)), "predict must name clusters")
@@ -232,10 +218,7 @@ def _check_questions(new: Learner, X: FloatArray, population: Any) -> None:
     rows = Prescriptions.from_records(asked.to_records())
     _assert(rows == asked, "questions must survive being written to records")
     other = clone(new).start(X).ask(5)
-    _assert(
-        not set(other.ids.tolist()) & set(asked.ids.tolist()),
-        "numbers of questions must never be used again",
-    )
+    _assert(not np.isin(other.ids, asked.ids).any(), "numbers of questions must never come again")
 
 
 def _close(found: Any, expected: Any, what: str) -> None:

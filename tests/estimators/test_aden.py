@@ -134,7 +134,7 @@ def test_answers_may_be_lost_late_twice_and_shuffled(X, truth, rng):
     people = SimulatedPopulation(X, truth, reveal="cost", random_state=2)
     model = ADENClustering(K, random_state=0).start(X)
     waiting = []
-    while model.enough() is None:
+    while model.reason_to_stop() is None:
         asked = model.ask(500)
         answer = people.respond(asked.entities, asked.prescribed, asked.centers)
         arriving = np.flatnonzero(rng.random(500) > 0.3)
@@ -142,7 +142,7 @@ def test_answers_may_be_lost_late_twice_and_shuffled(X, truth, rng):
         waiting.append((asked.take(arriving), answer.take(arriving)))
         if len(waiting) > 2:
             model.tell(*waiting.pop(0)).learn()
-    model.conclude()
+    model.finalize()
     assert gap(model, X, truth) < 1
     assert model.n_repeated_ > 0
 

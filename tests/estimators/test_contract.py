@@ -70,7 +70,7 @@ def test_before_the_start_there_is_nothing(name, tmp_path):
     asked = clone(LEARNERS[name]).start(X).ask(3)
     answers = people().respond(asked.entities, asked.prescribed, asked.centers)
     for call in (
-        model.ask, model.learn, model.enough, model.conclude, model.expected_costs,
+        model.ask, model.learn, model.reason_to_stop, model.finalize, model.expected_costs,
         model.distortion_estimate, lambda: model.tell(asked, answers), lambda: model.predict(X),
         lambda: model.predict_proba(X), lambda: model.predict_realized(X),
         lambda: model.transform(X), lambda: model.score(X), lambda: model.add_entities(X),

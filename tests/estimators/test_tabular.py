@@ -172,13 +172,13 @@ def test_a_population_that_fails_leaves_the_state(X, people):
 
 
 def test_a_silent_population_is_given_up(X):
-    silent = SimulatedPopulation(X, loss=1.0, random_state=0)
+    silent = SimulatedPopulation(X, missing=1.0, random_state=0)
     with pytest.raises(RuntimeError, match="answered none of the last"):
         TabularClustering(K, random_state=0).fit(X, population=silent)
 
 
 def test_a_fit_without_a_single_answer_is_an_error(X):
-    people = SimulatedPopulation(X, FixedAutonomy(uniform(0.3)), loss=1.0, random_state=0)
+    people = SimulatedPopulation(X, FixedAutonomy(uniform(0.3)), missing=1.0, random_state=0)
     with pytest.raises(SilentPopulationError, match="answered none of the 90 questions"):
         TabularClustering(K, n_interactions=100, random_state=0).fit(X, population=people)
 
@@ -246,16 +246,16 @@ def test_a_loop_by_hand_ends_where_a_fit_does(X):
     # A tenth of a fit's budget is for the trial at its end.
     model, answering = TabularClustering(K, n_interactions=1800, random_state=0), people()
     with pytest.raises(ValueError, match="has not begun"):
-        model.enough()
+        model.reason_to_stop()
     model.start(X)
-    while model.enough() is None:
+    while model.reason_to_stop() is None:
         asked = model.ask()
         model.tell(asked, answering.respond(asked.entities, asked.prescribed, asked.centers))
         model.learn()
-    assert model.enough() == "n_interactions=1800 reached"
+    assert model.reason_to_stop() == "n_interactions=1800 reached"
     assert fitted.stop_reason_ == "n_interactions=2000 reached"
     assert model.n_interactions_ == fitted.n_interactions_ - 200
-    model.conclude()
+    model.finalize()
     assert fitted.kept_ == "learned"
     np.testing.assert_array_equal(model.cluster_centers_, fitted.cluster_centers_)
     np.testing.assert_array_equal(model.labels_, fitted.labels_)

@@ -364,16 +364,16 @@ def populations(draw: Any) -> Case:
     """Draw a simulated population in TOML for ``learn --population``, whole or damaged."""
     kappa, gamma = draw(st.floats(0, 1)), draw(st.floats(0, 5))
     temperature = draw(st.floats(1e-3, 1e3))
-    loss = draw(st.none() | st.floats(0, 0.9))
+    missing = draw(st.none() | st.floats(0, 0.9))
     change = draw(st.none() | st.tuples(st.integers(1, 10**6), st.floats(0, 1)))
     text = '[entities]\nfile = "e.csv"\ncolumns = ["x", "y"]\nid = "id"\n'
     text += f"[autonomy]\nkappa = {kappa}\ngamma = {gamma}\ntemperature = {temperature}\n"
-    text += "" if loss is None else f"[answers]\nloss = {loss}\n"
+    text += "" if missing is None else f"[answers]\nmissing = {missing}\n"
     text += "" if change is None else f"[[changes]]\nat = {change[0]}\nkappa = {change[1]}\n"
     models = {0: DistanceAutonomy(kappa, gamma=gamma, temperature=temperature)}
     if change is not None:
         models[change[0]] = DistanceAutonomy(change[1])
-    truth: Any = (POINTS, loss or 0.0, models)
+    truth: Any = (POINTS, missing or 0.0, models)
     content = text.encode()
     if draw(st.booleans()):
         junk = ["kappa = [1]", "x = 1", "[entities]", "n = -1", "kappa = true", "[[changes]]", '"']
@@ -385,7 +385,7 @@ def populations(draw: Any) -> Case:
     words = ("learn", "--population=p.toml", "-k2", "--out=out")
 
     def seen(model: Any, X: Any, *, population: Any, **given: Any) -> Any:
-        return X.tolist(), population.loss, population._models
+        return X.tolist(), population.missing, population._models
 
     files = {"e.csv": ENTITIES, "p.toml": content}
     return Case(files, lambda: until_it_computes(words, seen), truth, words)

@@ -45,10 +45,14 @@ from volition.io.serialization import (
     unflatten,
     write,
 )
+from volition.learning.layouts import Showing
+from volition.learning.ledger import Asked
+from volition.learning.memory import Memory
 from volition.learning.monitor import Change, Estimate
 from volition.learning.networks import ADENetwork, NetworkAutonomy, NetworkSize, Units
-from volition.learning.probe import Assumption
-from volition.learning.study import Progress
+from volition.learning.probe import Assumption, Probe
+from volition.learning.strategy import Answers, Tally
+from volition.learning.study import Letter, Progress
 from volition.learning.trial import TrialResult, Tried
 from volition.solvers import Armijo, FixedPoint, Gradient
 from volition.solvers.candidates import Candidate
@@ -154,6 +158,9 @@ def fitted():
 
 
 BASIS = Basis(np.zeros(2), np.ones(2), np.ones((3, 2)), 0.5)
+TWO = np.arange(2)
+ANSWERS = Answers(Asked(TWO, TWO, TWO, TWO / 2, TWO, TWO, TWO), TWO, TWO / 3, np.zeros((2, 1)))
+
 OBJECTS = [
     Passive(),
     Progress(500, 480, 2.0, 0.1, 0.11, 0.09, 0.13),
@@ -198,6 +205,13 @@ OBJECTS = [
     network("costs"),
     NetworkAutonomy(network("served"), UNITS, share=0.5),
     TrialResult((Tried("learned", ESTIMATE, 0.5),), "k-means", 2.0),
+    Tally(3, 2, 1),
+    ANSWERS.asked,
+    ANSWERS,
+    Letter(TWO, ANSWERS),
+    Showing(5, np.ones((2, 1)), True),
+    Memory.empty(2, 1, 0.5),
+    Probe.at(np.ones((3, 2, 1)), 40),
     torch.device("cpu"),
     slice(1, 2),
 ]

@@ -157,7 +157,7 @@ def test_plain_descent_of_the_centres(X):
 
 
 def test_lost_answers_do_not_cut_the_annealing_short(X):
-    people = SimulatedPopulation(X, TRUTH, reveal="cost", loss=0.5, random_state=0)
+    people = SimulatedPopulation(X, TRUTH, reveal="cost", missing=0.5, random_state=0)
     recipe = quick(head="costs", replicas=1)
     model = ADENClustering(K, preset=recipe, n_interactions=8000, random_state=0)
     last = begun(X, recipe).strategy.betas[-1]
@@ -180,10 +180,10 @@ def test_of_several_replicas_one_is_kept(X):
     people = SimulatedPopulation(X, TRUTH, reveal="cost", random_state=0)
     study = begun(X, quick(epochs=1, replicas=3))
     study.strategy.budget, phases = 6000, []
-    while study.strategy.enough() is None:
+    while study.strategy.reason_to_stop() is None:
         answered(study, people)
         phases.append(study.strategy.phase)
-    study.conclude()
+    study.finalize()
     strategy = study.strategy
     assert phases[0] is Phase.ANNEAL
     if Phase.JUDGE in phases:
@@ -234,7 +234,7 @@ def test_few_negative_costs_are_no_error(X):
     # Nor are so few that it is not decided what they are.
     model = ADENClustering(K, preset=quick(), random_state=0)
     model.partial_fit(X, population=people, n_interactions=100)
-    model.conclude()
+    model.finalize()
     assert model.head_ == "undecided"
 
 

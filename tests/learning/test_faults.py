@@ -106,7 +106,7 @@ def some_of(n):
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize(
     ("name", "action"),
-    [*product(CASES, ("tell", "learn")), ("counts", "conclude")],
+    [*product(CASES, ("tell", "learn")), ("counts", "finalize")],
 )
 def test_a_fault_anywhere_leaves_all_or_nothing(name, action, tmp_path):
     learner, first, then = CASES[name]
@@ -123,12 +123,12 @@ def test_a_fault_anywhere_leaves_all_or_nothing(name, action, tmp_path):
         model.tell(asked.take(np.arange(half)), response.take(np.arange(half)))
         model.tell(asked.take(np.arange(half, then)), response.take(np.arange(half, then)))
 
-    if action == "conclude":
+    if action == "finalize":
         model.learn()
 
     def act(on):
-        if action == "conclude":
-            on._study.conclude()
+        if action == "finalize":
+            on._study.finalize()
         else:
             on.tell(asked, response) if action == "tell" else on.learn()
 

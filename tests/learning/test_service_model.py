@@ -125,7 +125,7 @@ def test_a_fit_does_not_end_at_centres_that_cost_something_else(X, dearer, n, en
     entities, rng = Entities.of(X, None, SquaredEuclidean(), None), np.random.default_rng(0)
     strategy = StagedStrategy(
         entities, K, rng, exploration=0.3, tol=1e-3, most=10_000, terms=None,
-        service=lambda entities: Same(QUICK, entities, K, 0), wanted="served",
+        service=lambda entities, rng: Same(QUICK, entities, K, 0), wanted="served",
     )  # fmt: skip
     study = Study(strategy)
     people = SimulatedPopulation(X, DRIVERS, metric=streets, reveal="cost", random_state=1)
@@ -172,21 +172,21 @@ def test_late_answers_about_other_centres_say_nothing_of_these(X, moved):
     assert (model.distortion_estimate().n_answers > before) == (moved == 0.0)
 
 
-@pytest.mark.parametrize("loss", [0.0, 0.4])
-def test_a_budget_is_spent_on_the_same_stages_whatever_is_lost(X, loss):
+@pytest.mark.parametrize("missing", [0.0, 0.4])
+def test_a_budget_is_spent_on_the_same_stages_whatever_is_lost(X, missing):
     """Neither lost answers nor late ones make the last part of a budget a row of short stages."""
     people = SimulatedPopulation(
-        X, DRIVERS, metric=streets, reveal="cost", loss=loss, random_state=1
+        X, DRIVERS, metric=streets, reveal="cost", missing=missing, random_state=1
     )
     model = ADENClustering(
         K, preset=QUICK, head="served", n_interactions=900, tol=0.0, random_state=0
     )
     model.start(X)
     open_questions, stages = [], []
-    while open_questions or model.enough() is None:
-        if model.enough() is None:
+    while open_questions or model.reason_to_stop() is None:
+        if model.reason_to_stop() is None:
             open_questions.append(model.ask())
-        if len(open_questions) > (2 if model.enough() is None else 0):
+        if len(open_questions) > (2 if model.reason_to_stop() is None else 0):
             asked = open_questions.pop(0)
             model.tell(asked, people.respond(asked.entities, asked.prescribed, asked.centers))
             model.learn()
@@ -194,7 +194,7 @@ def test_a_budget_is_spent_on_the_same_stages_whatever_is_lost(X, loss):
     assert model.n_interactions_ == 900
     assert stages[-1] <= 3
     before = model.n_answers_
-    model.conclude()
+    model.finalize()
     assert model.history_[-1].answers == before
     assert model.labels_.min() >= 0
 

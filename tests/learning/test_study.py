@@ -1,5 +1,6 @@
 """Asking, telling and learning; who comes and goes; going on from a file."""
 
+import copy
 import json
 import pickle
 import signal
@@ -126,10 +127,10 @@ def test_lost_repeated_late_answers_cost_little(X):
     """30 % lost, 10 % told again later, three batches late and out of turn."""
     rng = np.random.default_rng(0)
     P = uniform(0.25)
-    people = SimulatedPopulation(X, FixedAutonomy(P), loss=0.3, random_state=0)
+    people = SimulatedPopulation(X, FixedAutonomy(P), missing=0.3, random_state=0)
     model = TabularClustering(K, random_state=0).start(X)
     mail = []
-    while model.enough() is None:
+    while model.reason_to_stop() is None:
         asked = model.ask()
         answer = people.respond(asked.entities, asked.prescribed, asked.centers)
         order = rng.permutation(len(asked))
@@ -138,7 +139,7 @@ def test_lost_repeated_late_answers_cost_little(X):
         mail.append((asked.take(again), answer.take(again)))
         while len(mail) > 6:
             model.tell(*mail.pop(int(rng.integers(len(mail))))).learn()
-    model.conclude()
+    model.finalize()
     assert model.n_repeated_ > 0
     assert gap(model, X, P) < 1
 
@@ -356,6 +357,63 @@ def test_a_checkpoint_written_while_another_thread_learns_is_whole(X, tmp_path, 
     thread.join()
 
 
+def test_questions_asked_while_learning_use_up_their_set_of_centres(X):
+    """64 questions are about one set, also if some are asked while another thread learns."""
+    due, meanwhile = [], []
+
+    def metric(x, Y):
+        if due:  # in the middle of `learn`
+            due.clear()
+            meanwhile.append(model.ask(20))
+        return ((x[:, None] - Y) ** 2).sum(2)
+
+    model = ChoiceClustering(K, metric=metric, random_state=0).start(X)
+    first = model.ask(10)
+    model.tell(first, Response(first.prescribed, None))
+    due.append(True)
+    model.learn()
+    versions = [asked.version for asked in (first, *meanwhile, model.ask(100))]
+    assert len(meanwhile) == 1
+    np.testing.assert_array_equal(np.bincount(np.concatenate(versions)), [0, 64, 64, 2])
+
+
+def test_learning_on_copies_leaves_the_questions_of_the_original_alone(X, people):
+    model = ADENClustering(K, random_state=0).start(X)
+    asked = model.ask(300)
+    cost = 1 + 2 * np.sqrt(answers_of(people, asked).cost)  # not the metric's: a network is made
+    model.tell(asked, Response(None, cost))
+    expected = copy.deepcopy(model).ask(50)
+    for _ in range(3):
+        other = copy.deepcopy(model).learn()
+        assert (model.head_, other.head_) == ("undecided", "served")
+    asked = model.ask(50)
+    for name in ("entities", "prescribed", "centers"):
+        np.testing.assert_array_equal(getattr(asked, name), getattr(expected, name))
+
+
+@pytest.mark.parametrize("learner", [TabularClustering, ChoiceClustering, ADENClustering])
+def test_after_a_move_all_questions_are_about_the_new_centres(X, learner):
+    model = learner(K, random_state=0).start(X, centers=X[:K])
+    model.ask(10)
+    shown = model.move(X[K : 2 * K]).ask(100).centers
+    np.testing.assert_array_equal(shown, np.broadcast_to(X[K : 2 * K], shown.shape))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_answers_after_a_log_with_repeated_centres_keep_their_own_centres(X, people):
+    rng, m = np.random.default_rng(0), 300
+    told = rng.integers(0, len(X), m), rng.integers(0, K, m)
+    used = people.respond(*told, X[:K]).realized
+    log = {"entity": told[0], "prescribed": told[1], "realized": used, "layout": np.arange(m) % 2}
+    model = ChoiceClustering(K, family="distance", random_state=0)
+    model.fit_log(X, log, np.stack([X[:K], X[:K]])).move(X[K : 2 * K])
+    asked = model.ask(10)
+    choices = model.tell(asked, answers_of(people, asked)).learn().choices_
+    shown = choices.layouts[choices.layout]
+    np.testing.assert_array_equal(shown[:m], np.broadcast_to(X[:K], shown[:m].shape))
+    np.testing.assert_array_equal(shown[m:], np.broadcast_to(X[K : 2 * K], shown[m:].shape))
+
+
 # -- what is refused, what stays ----------------------------------------------------------------
 
 
@@ -405,10 +463,10 @@ def test_concluding_by_hand_may_be_followed_by_more(X, name):
     for _ in range(3):
         asked = model.ask(100)
         model.tell(asked, answers_of(people, asked))
-    model.conclude()  # learns what was told
+    model.finalize()  # learns what was told
     assert model.n_answers_ == 300
     centers, lines = model.cluster_centers_, len(model.history_)
-    np.testing.assert_array_equal(model.conclude().cluster_centers_, centers)
+    np.testing.assert_array_equal(model.finalize().cluster_centers_, centers)
     assert len(model.history_) == lines
     asked = model.ask(100)
     model.tell(asked, answers_of(people, asked)).learn()
@@ -451,7 +509,7 @@ from volition import SimulatedPopulation, TabularClustering
 estimate, checkpoint, out, pause = sys.argv[1:]
 X = np.random.default_rng(0).normal(size=(150, 2))
 p = np.random.default_rng(1).dirichlet(np.ones(3), size=(150, 3))
-people = SimulatedPopulation(X, autonomy_proba=p, loss=0.1, random_state=2)
+people = SimulatedPopulation(X, autonomy_proba=p, missing=0.1, random_state=2)
 model = TabularClustering(3, estimate=estimate, n_interactions=6000, tol=0, batch_size=200,
                           random_state=3)
 def after(learner):
@@ -619,7 +677,7 @@ def test_time_between_checkpoints_is_respected(X, people, tmp_path):
     seen = []
     TabularClustering(K, batch_size=100, n_interactions=1000, tol=0, random_state=0).fit(
         X, population=people, checkpoint=path, checkpoint_every=60,
-        on_batch=lambda learner: seen.append(path.exists() and not learner.enough()),
+        on_batch=lambda learner: seen.append(path.exists() and not learner.reason_to_stop()),
     )  # fmt: skip
     assert not any(seen)
     assert path.exists()

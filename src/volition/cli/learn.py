@@ -320,7 +320,7 @@ def read_population(path: Path, seed: int) -> Source:
     metric = people.get("metric", "sqeuclidean")
     table = _people(people, metric, path)
     answers = spec.get("answers", {})
-    _known(answers, {"loss"}, path, "[answers]")
+    _known(answers, {"missing"}, path, "[answers]")
     models = {0: _model(spec.get("autonomy", {}), path, "[autonomy]")}
     changes = spec.get("changes", [])
     if not isinstance(changes, list) or not all(isinstance(change, dict) for change in changes):
@@ -336,7 +336,7 @@ def read_population(path: Path, seed: int) -> Source:
             table.values,
             models[0],
             metric=metric,
-            loss=answers.get("loss", 0.0),
+            missing=answers.get("missing", 0.0),
             changes={at: model for at, model in models.items() if at},
             random_state=seed + 1,
         )

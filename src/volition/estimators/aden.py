@@ -15,7 +15,6 @@ from volition.learning.annealed import AnnealedStrategy
 from volition.learning.entities import Entities
 from volition.learning.models.service import ServiceModel
 from volition.learning.models.terms import TermsModel
-from volition.learning.networks.models import NetworkAutonomy
 from volition.learning.networks.network import ADENetwork, save_network
 from volition.learning.networks.recipe import Recipe, check_head, resolve_recipe
 from volition.learning.networks.training import check_compiler
@@ -60,26 +59,8 @@ class ADENClustering(Learner):
 
     Attributes
     ----------
-    cluster_centers_ : ndarray of shape (K, d)
-    labels_ : ndarray of shape (n,)
-        Best prescription for each entity, -1 for those that left.
-    distortion_ : float
-        Distortion as the model sees it. See `distortion_estimate` for one from answers alone.
-    head_ : str
-        What is learned; "undecided" before the first answers.
-    model_ : Autonomy or None
-        What was learned, as an autonomy model: usable wherever one is.
-    network_ : ADENetwork or None
-        The network, where there is one.
-    transferred_ : bool
-        Whether what is known rests on a network that was given: False if there was none, if it was
-        given up for one that was learned here, or if something simpler explains the answers as
-        well.
-    beta_ : float
-    n_interactions_, n_answers_, n_repeated_ : int
-    history_ : list of Progress
     stop_reason_ : str or None
-        As in `TabularClustering`; the history has the loss too.
+        Why the last fit ended; None before. All other results are properties, described below.
 
     Examples
     --------
@@ -154,13 +135,10 @@ class ADENClustering(Learner):
     def _strategy_named(self, name: str, entities: Entities, rng: np.random.Generator) -> Strategy:
         # A state that is being restored has a network of its own.
         if name == AnnealedStrategy.__name__:
-            return AnnealedStrategy(
-                entities, self.n_clusters, rng, recipe=self._recipe, device=self._device
-            )
+            return self._annealed(entities, rng)
         return self._staged(entities, rng, self._wanted, None)
 
     def _strategy(self, entities: Entities, rng: np.random.Generator) -> Strategy:
-        recipe, K, device = self._recipe, self.n_clusters, self._device
         given = None
         if self.network is not None:
             given = resolve_network(self.network, entities.n_features)
@@ -170,8 +148,16 @@ class ADENClustering(Learner):
             raise ValueError(f"{whose}head={head!r}, but the network is one of {given.head}.")
         head = head if given is None else given.head
         if head == "costs":
-            return AnnealedStrategy(entities, K, rng, recipe=recipe, given=given, device=device)
+            return self._annealed(entities, rng, given=given)
         return self._staged(entities, rng, head, given)
+
+    def _annealed(
+        self, entities: Entities, rng: np.random.Generator, **more: Any
+    ) -> AnnealedStrategy:
+        recipe = resolve_recipe(self.preset)
+        return AnnealedStrategy(
+            entities, self.n_clusters, rng, recipe=recipe, device=self.device, **more
+        )
 
     def _staged(
         self, entities: Entities, rng: np.random.Generator, head: str, given: ADENetwork | None
@@ -179,26 +165,18 @@ class ADENClustering(Learner):
         recipe, K, device = self._recipe, self.n_clusters, self._device
 
         def expected(staged: StagedStrategy) -> Strategy:
-            heir = AnnealedStrategy(
-                staged.entities, K, rng, recipe=recipe, device=device, unasked=True
-            )
+            heir = self._annealed(staged.entities, staged.rng, unasked=True)
             heir.remember(staged.memory)
             return heir
 
+        def service(now: Entities, rng: np.random.Generator) -> ServiceModel:
+            return ServiceModel(recipe, now, K, int(rng.integers(2**31)), given, device)
+
         return StagedStrategy(
-            entities,
-            K,
-            rng,
-            exploration=recipe.exploration,
-            tol=self.tol,
-            most=MOST,
-            terms=lambda: TermsModel("auto", True, recipe, given),
-            service=lambda now: ServiceModel(
-                recipe, now, K, int(rng.integers(2**31)), given, device
-            ),
-            expected=expected if head == "auto" else None,
-            wanted=head,
-        )
+            entities, K, rng, exploration=recipe.exploration, tol=self.tol, most=MOST,
+            terms=lambda: TermsModel("auto", True, recipe, given), service=service,
+            expected=expected if head == "auto" else None, wanted=head,
+        )  # fmt: skip
 
     def _notes(self) -> list[str]:
         if self.entities_.covariates is None or self.head_ not in ("served", "costs"):
@@ -212,52 +190,42 @@ class ADENClustering(Learner):
     # -- results ----------------------------------------------------------------------------------
 
     @property
-    def _responses(self) -> Any:
+    def _learned_by(self) -> StagedStrategy | AnnealedStrategy:
         strategy = self._begun().strategy
-        return strategy.responses if isinstance(strategy, StagedStrategy) else None
+        assert isinstance(strategy, StagedStrategy | AnnealedStrategy)
+        return strategy
 
     @property
     def head_(self) -> str:
         """What is learned: "choices", "served" or "costs"; "undecided" before that is known."""
-        if isinstance(self._begun().strategy, AnnealedStrategy):
-            return "costs"
-        responses = self._responses
-        if responses is None:
-            return "undecided"
-        return "choices" if isinstance(responses, TermsModel) else "served"
+        return self._learned_by.head
 
     @property
     def network_(self) -> ADENetwork | None:
         """The network as trained so far; None where terms suffice."""
-        strategy, responses = self._begun().strategy, self._responses
-        if isinstance(strategy, AnnealedStrategy):
-            return strategy.network
-        if isinstance(responses, ServiceModel):
-            return responses.network
-        found = responses.others if isinstance(responses, TermsModel) else None
-        return found.network if isinstance(found, NetworkAutonomy) else None
+        return self._learned_by.network
 
     @property
     def transferred_(self) -> bool:
-        """Whether what is known rests on a network that was given."""
-        responses = self._responses
-        if isinstance(responses, ServiceModel):
-            return responses.transferred
+        """Whether what is known rests on a network that was given.
+
+        False if there was none, if it was given up for one that was learned here, or if something
+        simpler explains the answers as well.
+        """
+        strategy = self._learned_by
+        if isinstance(strategy, StagedStrategy) and isinstance(strategy.responses, ServiceModel):
+            return strategy.responses.transferred
         return self.network is not None and self.network_ is not None
 
     def attention(self, X: Any = None) -> FloatArray:
         """Return how much entities attend to the centres in each block, shape (L, n, K)."""
-        study, network = self._begun(), self.network_
-        if network is None:
-            raise ValueError(
-                "There is no network: terms explain the answers as well, or none were told yet."
-            )
+        network = self._trained_network()
         if network.head == "served" and not network.attentive:
             raise ValueError(
                 "This network (head='served') pays no attention: its choices follow what being "
                 "served costs; draw `plot_costs` instead, or fit with head='costs'."
             )
-        X = study.entities.X if X is None else self._features(X)
+        X = self.entities_.X if X is None else self._features(X)
         units, weight = network.units, network.project_points.weight
         assert units is not None
         x, y = (
@@ -268,19 +236,12 @@ class ADENClustering(Learner):
         return torch.cat(parts, dim=1).double().numpy()
 
     def save_network(self, path: Any) -> Any:
-        """Write the network alone, to start other problems from (``network=``).
+        """Write the network alone, to start other problems from (``network=``)."""
+        return save_network(self._trained_network(), path)
 
-        Parameters
-        ----------
-        path : path
-
-        Returns
-        -------
-        Path
-        """
-        self._begun()
+    def _trained_network(self) -> ADENetwork:
         if self.network_ is None:
             raise ValueError(
                 "There is no network: terms explain the answers as well, or none were told yet."
             )
-        return save_network(self.network_, path)
+        return self.network_

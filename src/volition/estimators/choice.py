@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -28,8 +28,9 @@ from volition.learning.entities import Entities
 from volition.learning.logged import LoggedPlans
 from volition.learning.models.terms import TermsModel
 from volition.learning.networks.network import ADENetwork
+from volition.learning.proposing import plans_from_log
 from volition.learning.staged import StagedStrategy, choice_strategy
-from volition.learning.strategy import Tally
+from volition.learning.study import Study
 
 #: costs in a log lie below this, and the largest above its inverse: variances of squares are needed
 LARGEST_COST = 1e60
@@ -50,11 +51,11 @@ class ChoiceClustering(Learner):
         Cost of being served.
     family : {"auto", "distance"} or (stay terms, away terms), default="auto"
         What choices may depend on; see `volition.choices.fit_choices`. By default terms are added
-        as long as choices that were held out become clearly likelier.
+        as long as choices that were held out become clearly more likely.
     network : bool, path or ADENetwork, default=True
         Whether a network may take over where terms do not suffice, or a network of choices to start
         from, as in `ADENClustering`. It takes over with ``family="auto"`` and no
-        covariates, and only if choices that were held out become clearly likelier. A log that is
+        covariates, and only if choices that were held out become clearly more likely. A log that is
         given to `fit_log` is explained by terms alone, because error bars need them.
     n_interactions : int or "auto", default="auto"
         Questions that a fit may ask. By default until the centres no longer improve by more than
@@ -68,28 +69,11 @@ class ChoiceClustering(Learner):
 
     Attributes
     ----------
-    cluster_centers_ : ndarray of shape (K, d)
-    labels_ : ndarray of shape (n,)
-        Best prescription for each entity, -1 for those that left.
-    distortion_ : float
-        As the model sees it. See `distortion_estimate` for one from answers alone.
-    model_ : ChoiceAutonomy, NetworkAutonomy, LoyalAutonomy or None
-        What was learned, as an autonomy model: usable wherever one is. A `LoyalAutonomy` where
-        single entities were seen to use centres of their own, whatever was prescribed.
-    fit_ : ChoiceFit or None
-        The fitted terms with their covariances, and all that were tried.
-    center_names_ : list of str or None
-        Names of the centres, where a log was given with names or numbered from 1.
-    n_interactions_, n_answers_, n_repeated_ : int
-    history_ : list of Progress
-    tried_, kept_ : list of Tried, str
     stop_reason_ : str or None
-        As in `TabularClustering`.
-    decision_ : Decision or None
-        After `fit_log`: which plan the centres and labels are, why, what to doubt, and what the
-        figures take for granted.
-    checks_ : list of Check
-        After `fit_log`: how the model compares with the log, the most surprising first.
+        Why the last fit ended; None before.
+    center_names_ : list of str or None
+        Names of the centres, where a log was given with names or numbered from 1. All other
+        results are properties, described below.
 
     Examples
     --------
@@ -161,15 +145,20 @@ class ChoiceClustering(Learner):
     def _identity(self) -> dict[str, Any]:
         return {"family": self.family}
 
-    def start(
-        self, X: Any, sample_weight: Any = None, covariates: Any = None, centers: Any = None
-    ) -> Self:
-        super().start(X, sample_weight, covariates, centers)
+    def _begin(self, study: Study, stop_reason: str | None = None) -> None:
+        super()._begin(study, stop_reason)
         self._of_log: LoggedPlans | None = None
         self.center_names_: list[str] | None = None
-        return self
 
-    start.__doc__ = Learner.start.__doc__
+    def _extra_state(self) -> dict[str, Any]:
+        plans = None if self._plans is None else self._plans.state()
+        return {"center_names": self.center_names_, "plans": plans}
+
+    def _restore_extra(self, state: dict[str, Any]) -> None:
+        self.center_names_ = state["center_names"]
+        if state["plans"] is not None and self.fit_ is not None:
+            given = self._study.entities, self.choices_, self.fit_
+            self._of_log = LoggedPlans.from_state(state["plans"], *given)
 
     @property
     def _terms(self) -> TermsModel | None:
@@ -185,7 +174,7 @@ class ChoiceClustering(Learner):
 
     @property
     def fit_(self) -> ChoiceFit | None:
-        """The fitted terms."""
+        """The fitted terms with their covariances, and all that were tried."""
         terms = self._terms
         return None if terms is None else terms.fitted
 
@@ -204,14 +193,12 @@ class ChoiceClustering(Learner):
 
     @property
     def decision_(self) -> Decision | None:
-        """Which plan the centres and labels are, after `fit_log`."""
-        self._begun()
+        """After `fit_log`: which plan this is, why, what to doubt, what is taken for granted."""
         return None if self._plans is None else self._plans.decision
 
     @property
     def checks_(self) -> list[Check]:
-        """How the model compares with the log, after `fit_log`."""
-        self._begun()
+        """After `fit_log`: how the model compares with the log, the most surprising first."""
         return [] if self._plans is None else self._plans.checks
 
     def _doubts(self) -> list[str]:
@@ -229,12 +216,10 @@ class ChoiceClustering(Learner):
         )
         return found._replace(facts=(*found.facts, *more))
 
-    def _as_if_obeyed(self) -> bool:
-        usual = self.decision_ is not None and self.decision_.name in (
-            PlanName.TODAY,
-            PlanName.NEAREST,
-        )
-        return usual or super()._as_if_obeyed()
+    def _prescribes_nearest(self) -> bool:
+        usual = (PlanName.TODAY, PlanName.NEAREST)
+        decision = self.decision_
+        return (decision is not None and decision.name in usual) or super()._prescribes_nearest()
 
     # -- from a log -------------------------------------------------------------------------------
 
@@ -274,33 +259,15 @@ class ChoiceClustering(Learner):
         centers : array of shape (K, d) or (L, K, d)
             Centres while the log was recorded, or L sets of them.
         sample_weight, covariates : array, optional
-            As in `fit`.
-        entity_ids : sequence, optional
-            How the log names the rows of X. Default: their numbers.
+            As in `start`.
         region : array of shape (2, d), optional
             Lowest and highest coordinates that centres may have. Default: those of the entities
             and of the centres in the log.
-        lines : sequence of int, optional
-            Line of the file that each record comes from, for error messages.
-        center_names : sequence of str, optional
-            Names of the centres; the log may then have names in place of numbers, and
-            ``center_names_`` holds them.
-        numbered_from : {0, 1}, optional
-            First number of the log's clusters. Default: 0; a log that looks as if it were numbered
-            from 1 is refused until this is given.
-        skip_unknown : bool, default=False
-            Whether rows of entities that are not in X are left out (and counted) rather than
-            refused.
-        tolerance : float, default=1e-4
-            By how much a logged cost may differ from the geometry's, as a share of itself or of
-            the mean, whichever is larger.
+        entity_ids, center_names, numbered_from, skip_unknown, tolerance, lines : optional
+            How to read the log: see `LoggedPopulation`.
         unanswered : int, default=0
             Rows without an answer that are no longer in the log. From 5 % of all rows on there is
             a warning, from 20 % on there are no intervals, and no plan but today's.
-
-        Returns
-        -------
-        self
 
         Warns
         -----
@@ -314,41 +281,26 @@ class ChoiceClustering(Learner):
         self.start(X, sample_weight, covariates)
         study, entities = self._study, self._study.entities
         layouts = _sets_of_centers(centers, entities.n_features)
+        if layouts.shape[1] != self.n_clusters:
+            raise ValueError(
+                f"n_clusters={self.n_clusters}, but the log was recorded with "
+                f"{layouts.shape[1]} centres."
+            )
         check_scalar(tolerance, "tolerance", 0)
         options = LogOptions(
             entity_ids, center_names, numbered_from, skip_unknown, tolerance, lines, unanswered
         )
         records = read_records(log, entities.X, layouts, entities.cost, options)
         choices = Choices(*records[:4], layouts=layouts)
-        if choices.n_clusters != self.n_clusters:
-            raise ValueError(
-                f"n_clusters={self.n_clusters}, but the log was recorded with "
-                f"{choices.n_clusters} centres."
-            )
         _check_size(choices.costs(entities.X, entities.cost))
-        strategy = self._strategy(entities, study.strategy.rng, from_log=True)
         for note in records.notes:
             warnings.warn(note, DataWarning, stacklevel=2)
-        with strategy.few_threads():
-            strategy.learn_log(choices, _checked_region(region, entities, layouts))
-            terms = strategy.responses
-            assert isinstance(terms, TermsModel)
-            assert terms.fitted is not None
-            moved = strategy.centers, strategy.labels
-            plans = LoggedPlans(
-                entities, choices, terms.fitted, records.propensity, moved, records.unanswered
-            )
-            plan, cost = plans.decide()
-            if cost is not None:
-                strategy.place(plan.centers)
-                strategy.labels, strategy.distortion = plan.labels, cost
-        m = len(choices.entities)
-        study.hand_over(strategy)
-        study.tally = strategy.tally = Tally(m, m)
-        study.concluded = True
-        study.note()
+        strategy = self._strategy(entities, study.strategy.rng, from_log=True)
+        region = _checked_region(region, entities, layouts)
+        plans = plans_from_log(strategy, choices, records.propensity, region, records.unanswered)
+        study.take_over(strategy, len(choices.entities))
         self._of_log, self.center_names_ = plans, records.center_names
-        self.stop_reason_ = "the log is at its end"
+        self.stop_reason_ = strategy.finished
         for sentence in self._doubts():
             warnings.warn(sentence, UnreliableWarning, stacklevel=2)
         return self
@@ -384,7 +336,6 @@ class ChoiceClustering(Learner):
         ValueError
             Where there is no log.
         """
-        self._begun()
         if self._plans is None:
             raise ValueError(
                 "compare_plans() compares with what a log shows: call fit_log first. A learner "

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from volition.estimators.choice import ChoiceClustering
-from volition.estimators.learner import Learner
 from volition.io.files import expect, reading
 from volition.io.serialization import (
     decode,
@@ -20,25 +18,24 @@ from volition.io.serialization import (
     write,
 )
 from volition.learning.entities import Entities
-from volition.learning.logged import LoggedPlans
-from volition.learning.staged import StagedStrategy
 from volition.learning.study import Study
+
+if TYPE_CHECKING:
+    from volition.estimators.learner import Learner
 
 log = logging.getLogger("volition")
 #: kind of file
 KIND = "volition-learner"
-L = TypeVar("L", bound=Learner)
+L = TypeVar("L", bound="Learner")
 
 
 def save_learner(learner: Learner, path: Path, population: Any = None) -> Path:
     """Write a learner, and the state of a population that has one."""
     theirs = population.state_dict() if hasattr(population, "state_dict") else None
     names = getattr(learner, "feature_names_in_", None)
-    plans = getattr(learner, "_plans", None)
     params = learner.get_params(deep=False)
     if "network" in params and not isinstance(params["network"], bool):
-        # The state has its own; whether one may be used stays as it is.
-        params["network"] = True if isinstance(learner, ChoiceClustering) else None
+        params["network"] = type(learner)().network  # the default: the state has its own network
     document = {
         "class": type(learner).__name__,
         "n_clusters": int(learner.n_clusters),
@@ -47,8 +44,7 @@ def save_learner(learner: Learner, path: Path, population: Any = None) -> Path:
         "study": learner._study.state(),
         "stop_reason": learner.stop_reason_,
         "feature_names": None if names is None else list(names),
-        "center_names": getattr(learner, "center_names_", None),
-        "plans": None if plans is None else plans.state(),
+        "extra": learner._extra_state(),
         "population": theirs,
     }
     return write(path, KIND, encode(document) | {"params": encode_params(params)})
@@ -102,17 +98,10 @@ def _take(learner: Learner, tree: dict[str, Any], path: Path) -> None:
     study = Study(strategy, type(learner).__name__)
     study.restore(state)
     _check(study, learner.n_clusters)
-    learner._study, learner.stop_reason_ = study, document["stop_reason"]
-    learner.n_features_in_ = entities.n_features
-    learner._n_features_out = learner.n_clusters
+    learner._begin(study, document["stop_reason"])
     if document["feature_names"] is not None:
         learner.feature_names_in_ = np.array(document["feature_names"], dtype=object)
-    if isinstance(learner, ChoiceClustering):
-        learner.center_names_, learner._of_log = document["center_names"], None
-        if document["plans"] is not None and isinstance(strategy, StagedStrategy):
-            choices, fit = strategy.memory.choices(), learner.fit_
-            assert fit is not None
-            learner._of_log = LoggedPlans.from_state(document["plans"], entities, choices, fit)
+    learner._restore_extra(document["extra"])
 
 
 def _check(study: Study, K: int) -> None:

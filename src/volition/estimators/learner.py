@@ -26,15 +26,16 @@ from volition.core.costs import Cost, resolve_cost
 from volition.core.problem import Problem
 from volition.core.validation import FloatArray, check_centers, check_integer, check_scalar
 from volition.estimators.display import Summary, SummaryMixin, cost_in_words, cost_unit, summarize
+from volition.estimators.files import resume_learner, save_learner
 from volition.io.files import check_file
 from volition.learning.entities import Entities
 from volition.learning.fitting import Fit
 from volition.learning.monitor import Change, Estimate
 from volition.learning.proposing import Proposal, propose
 from volition.learning.staged import StagedStrategy, choice_strategy
-from volition.learning.strategy import SPENT, Strategy
+from volition.learning.strategy import Stop, Strategy
 from volition.learning.study import Progress, Study
-from volition.learning.trial import PLAIN, Tried, reserve
+from volition.learning.trial import PLAIN, Tried
 from volition.populations.answers import IntArray, Population, Prescriptions, Response
 
 
@@ -74,6 +75,13 @@ class Learner(
         """Return what a saved state must agree with."""
         return {}
 
+    def _extra_state(self) -> dict[str, Any]:
+        """Return what a file needs beside the study."""
+        return {}
+
+    def _restore_extra(self, state: dict[str, Any]) -> None:
+        """Go back to what `_extra_state` has returned."""
+
     def _check_params(self) -> None:
         """Raise one sentence unless all parameters are allowed."""
         check_integer(self.n_clusters, "n_clusters", 1)
@@ -99,10 +107,6 @@ class Learner(
             at most 20 levels, which becomes a column of 0 and 1 for each level but the first.
         centers : array of shape (K, d), optional
             Centres that stand: all questions are about these, and nothing moves until `move`.
-
-        Returns
-        -------
-        self
         """
         self._check_params()
         entities = Entities.of(X, sample_weight, self._cost(), covariates)
@@ -117,11 +121,14 @@ class Learner(
         if centers is not None:
             strategy.hold(check_centers(centers, entities.n_features))
         _check_feature_names(self, X, reset=True)
-        self.n_features_in_ = entities.n_features
-        self._n_features_out = self.n_clusters
-        self._study = Study(strategy, type(self).__name__)
-        self.stop_reason_: str | None = None
+        self._begin(Study(strategy, type(self).__name__))
         return self
+
+    def _begin(self, study: Study, stop_reason: str | None = None) -> None:
+        """Take up a study, a new one or one from a file."""
+        self.n_features_in_ = study.entities.n_features
+        self._n_features_out = self.n_clusters
+        self._study, self.stop_reason_ = study, stop_reason
 
     def _cost(self) -> Cost:
         return resolve_cost(self.metric)
@@ -141,7 +148,7 @@ class Learner(
         resume: bool = False,
         on_batch: Callable[[Learner], Any] | None = None,
     ) -> Self:
-        """Ask, be answered, learn, until enough is known; then try the plan.
+        """Ask, be answered, learn, until there is no more to learn; then try the plan.
 
         At the end the plan that was learned is tried, and so is the plain one (k-means centres,
         the nearest prescribed). A tenth of a given budget is kept for that. If the plain plan has
@@ -153,17 +160,10 @@ class Learner(
         ----------
         X : array of shape (n, d)
             Entities, numbered as the population numbers them.
-        y : ignored
-            Present by convention.
         population : Population
             Whoever answers.
-        sample_weight : array of shape (n,), optional
-            Relative weights.
-        covariates : array of shape (n, c) or DataFrame, optional
-            What else is known of entities; see `start`.
-        centers : array of shape (K, d), optional
-            Centres that stand: all questions are about these, nothing moves, and no other plan is
-            tried at the end. See `propose` for what comes after.
+        sample_weight, covariates, centers : array, optional
+            As in `start`. At centres that stand, no other plan is tried at the end; see `propose`.
         checkpoint : path, optional
             File that always holds a state to go on from.
         checkpoint_every : float, default=10
@@ -173,10 +173,6 @@ class Learner(
         on_batch : callable, optional
             Called with the learner after each batch; a true result ends the fit, and a text is its
             ``stop_reason_``.
-
-        Returns
-        -------
-        self
         """
         _check_answers(population)
         _check_fit_options(checkpoint, checkpoint_every, resume, on_batch)
@@ -185,18 +181,9 @@ class Learner(
             self._check_same(X, checkpoint)
         else:
             self.start(X, sample_weight, covariates, centers)
-        study, total = self._study, None
-        asks = not hasattr(population, "replay")
-        if self.n_interactions != "auto":
-            total = int(self.n_interactions)
-            left = total - study.strategy.begun_at  # another one may have asked before it
-            kept = reserve(left) if asks and not study.strategy.held else 0
-            study.strategy.budget = left - kept
-        if asks and study.tally.asked == 0:
-            study.strategy.begin_fit(study.strategy.limit if total is None else total)
-        save = None
-        if checkpoint is not None:
-            save = lambda: self.save(checkpoint, population)  # noqa: E731
+        study = self._study
+        total = None if self.n_interactions == "auto" else int(self.n_interactions)
+        save = None if checkpoint is None else (lambda: self.save(checkpoint, population))
         root = self._init_callback_context(max_subtasks=None)
         root.call_on_fit_task_begin(estimator=self, X=study.entities.X)
         after = self._after_batch(root, on_batch)
@@ -204,7 +191,7 @@ class Learner(
         reason = fit.run()
         root.call_on_fit_task_end(estimator=self, X=study.entities.X)
         self.stop_reason_ = self._in_full(reason)
-        if save is not None and study.concluded:
+        if save is not None and study.finalized:
             save()  # it says why the fit has ended
         if fit.stopped is None:
             for doubt in self._doubts():
@@ -259,7 +246,9 @@ class Learner(
             stop = task.call_on_fit_task_end(
                 estimator=self, X=X, reconstruction_attributes=lambda: dict(vars(self))
             )
-            return (on_batch is not None and on_batch(self)) or ("ended by a callback" * bool(stop))
+            if on_batch is not None and (why := on_batch(self)):
+                return why
+            return "ended by a callback" if stop else None
 
         return after
 
@@ -267,9 +256,9 @@ class Learner(
         """Return what else a user should know of a fit that has ended."""
         return []
 
-    def _in_full(self, reason: str) -> str:
-        """Return a reason to end; one that is the budget, with numbers."""
-        if reason != SPENT:
+    def _in_full(self, reason: str | Stop) -> str:
+        """Return a reason to stop in words; where it is the budget, with numbers."""
+        if not isinstance(reason, Stop):
             return reason
         if self.n_interactions == "auto":
             return f"n_interactions={self.most_interactions_} reached"
@@ -314,18 +303,12 @@ class Learner(
         ----------
         X : array of shape (n, d), optional
             Needed in the first call; later calls ignore it (see :meth:`add_entities`).
-        y : ignored
-            Present by convention.
         population : Population
             Whoever answers.
         n_interactions : int, optional
             Questions to ask; one batch by default.
         sample_weight, covariates : array, optional
             As in `fit`, in the first call.
-
-        Returns
-        -------
-        self
         """
         _check_answers(population)
         if not self.__sklearn_is_fitted__():
@@ -367,10 +350,6 @@ class Learner(
             From :meth:`ask`, all or some, in any order; or, without ``ids``, made by someone else.
         response : Response
             One row per prescription. Rows without an answer are passed over.
-
-        Returns
-        -------
-        self
         """
         self._begun().tell(prescriptions, response)
         return self
@@ -380,10 +359,6 @@ class Learner(
 
         It may run in another thread while others ask and tell. If it fails, everything is as
         before, and the answers are still there.
-
-        Returns
-        -------
-        self
         """
         self._begun().learn()
         return self
@@ -392,28 +367,16 @@ class Learner(
         """Return better centres than those that stand, and what moving there would save.
 
         Nothing moves. Where answers tell choices, they are treated as a log is (`fit_log`): the
-        proposal has an interval, and doubts where the answers contradict the model.
-
-        Returns
-        -------
-        Proposal
-            Centres, labels, the saving with its 95 % interval, and what to doubt.
+        saving has a 95 % interval, and there are doubts where the answers contradict the model.
         """
         study = self._begun()
         study.learn()
         return propose(study.strategy, self._for_log(study.entities))
 
     def move(self, centers: Any) -> Self:
-        """Let the centres stand somewhere else, and learn there from now on.
+        """Let the centres stand at a `Proposal`, or at these (K, d), and learn there from now on.
 
-        Parameters
-        ----------
-        centers : Proposal, or array of shape (K, d)
-            Where to. What was learned stays learned.
-
-        Returns
-        -------
-        self
+        What was learned stays learned.
         """
         study = self._begun()
         Y = centers.centers if isinstance(centers, Proposal) else centers
@@ -424,60 +387,35 @@ class Learner(
         """Return a strategy for recorded choices of these entities; None if costs are all."""
         return choice_strategy(entities, self.n_clusters, np.random.default_rng(0), from_log=True)
 
-    def enough(self) -> str | None:
+    def reason_to_stop(self) -> str | None:
         """Return why a fit would end here, or None if it would go on."""
-        reason = self._begun().strategy.enough()
+        reason = self._begun().strategy.reason_to_stop()
         return None if reason is None else self._in_full(reason)
 
-    def conclude(self) -> Self:
+    def finalize(self) -> Self:
         """Make of all answers so far what a fit makes of them at its end.
 
         It is for loops of `ask`, `tell` and `learn`, which may go on afterwards.
-
-        Returns
-        -------
-        self
         """
         study = self._begun()
         study.learn()
-        if not study.concluded:
-            study.conclude()
-            study.concluded = True
+        if not study.finalized:
+            study.finalize()
+            study.finalized = True
         return self
 
     def add_entities(self, X: Any, sample_weight: Any = None, covariates: Any = None) -> IntArray:
         """Take in new entities, prescribed from their features until they have answered.
 
-        Parameters
-        ----------
-        X : array of shape (m, d)
-            Their features.
-        sample_weight : array of shape (m,) or number, optional
-            Weights on the scale on which the mean weight of the first entities is one.
-        covariates : array of shape (m, c), optional
-            Needed where the others have them.
-
-        Returns
-        -------
-        ndarray of shape (m,)
-            Their numbers.
+        Weights are on the scale on which the mean weight of the first entities is one. Covariates
+        are needed where the others have them. The new entities' numbers are returned, (m,).
         """
         study = self._begun()
         _check_feature_names(self, X, reset=False)
         return study.add_entities(X, sample_weight, covariates)
 
     def remove_entities(self, entities: Any) -> Self:
-        """Let entities go: they are not asked again and no longer count.
-
-        Parameters
-        ----------
-        entities : array of int
-            Their numbers.
-
-        Returns
-        -------
-        self
-        """
+        """Let entities of these numbers go: they are not asked again and no longer count."""
         self._begun().remove_entities(entities)
         return self
 
@@ -487,13 +425,9 @@ class Learner(
         """Return what the plan costs by answers alone, with a 95 % interval.
 
         After a fit these are the answers of the trial at its end. Otherwise they are recent answers
-        about the centres as they stand and about prescriptions that were the best ones known.
-
-        Returns
-        -------
-        Estimate
-            NaN as long as there are no such answers: before and without a fit, where centres have
-            just moved, or after a fit of fewer than 100 questions.
+        about the centres as they stand and about prescriptions that were the best ones known. It is
+        NaN as long as there are no such answers: before and without a fit, where centres have just
+        moved, or after a fit of fewer than 100 questions.
         """
         return self._begun().distortion_estimate()
 
@@ -524,7 +458,11 @@ class Learner(
 
     @property
     def model_(self) -> Autonomy | None:
-        """What was learned, as an autonomy model: usable wherever one is. None before that."""
+        """What was learned, as an autonomy model: usable wherever one is. None before that.
+
+        A `LoyalAutonomy` where single entities were seen to use centres of their own, whatever was
+        prescribed.
+        """
         return self._begun().strategy.model
 
     @property
@@ -549,7 +487,10 @@ class Learner(
 
     @property
     def history_(self) -> list[Progress]:
-        """One line for each batch: interactions, answers, beta, distortion by model and answers."""
+        """One line for each batch: interactions, answers, beta, distortion by model and answers.
+
+        Of a very long run, every other line is dropped now and then.
+        """
         return self._begun().history
 
     @property
@@ -575,24 +516,15 @@ class Learner(
     def transform(self, X: Any, covariates: Any = None) -> FloatArray:
         """Return the expected cost of prescribing j to i as learned, shape (m, K).
 
-        Parameters
-        ----------
-        X : array of shape (m, d)
-            Entities of which only the features are known. For those of the fit, each as its own
-            answers tell, see `expected_costs`.
-        covariates : array of shape (m, c), optional
-            Theirs, where choices depend on them.
-
-        Returns
-        -------
-        ndarray of shape (m, K)
+        Of entities, only the features (and covariates) are used. For those of the fit, each as its
+        own answers tell, see `expected_costs`.
         """
         return self.expected_costs(X, covariates)
 
     def expected_costs(
         self, X: Any = None, covariates: Any = None, centers: Any = None
     ) -> FloatArray:
-        """Return the expected cost of prescribing j to i, at the plan's centres or at others.
+        """Return the expected cost of prescribing j to i, at the plan's centres or others, (m, K).
 
         Parameters
         ----------
@@ -602,10 +534,6 @@ class Learner(
             Theirs, where choices depend on them.
         centers : array of shape (K, d), optional
             Other centres than the plan's.
-
-        Returns
-        -------
-        ndarray of shape (m, K)
         """
         strategy = self._begun().strategy
         Y = None
@@ -616,28 +544,19 @@ class Learner(
         if X is None:
             rows = np.arange(len(strategy.entities))
             return strategy.expected_costs(strategy.entities.X, rows, centers=Y)
-        X = self._features(X)
-        return strategy.expected_costs(X, None, covariates, Y)
+        return strategy.expected_costs(self._features(X), None, covariates, Y)
 
     def predict(self, X: Any, covariates: Any = None) -> IntArray:
-        """Return the best prescription for entities of which only the features are known.
+        """Return the best prescription for entities of which only the features are known, (m,).
 
-        Parameters
-        ----------
-        X : array of shape (m, d)
-        covariates : array of shape (m, c), optional
-            Needed where choices depend on them.
-
-        Returns
-        -------
-        ndarray of shape (m,)
+        Where choices depend on covariates, those are needed too.
         """
         problem = self._problem_of(X, covariates)
-        if self._as_if_obeyed():
+        if self._prescribes_nearest():
             problem = problem.with_autonomy(Passive())
         return problem.labels(self.cluster_centers_)
 
-    def _as_if_obeyed(self) -> bool:
+    def _prescribes_nearest(self) -> bool:
         """Whether the plan is to prescribe the nearest centre."""
         return self.kept_ == PLAIN
 
@@ -679,11 +598,10 @@ class Learner(
 
     def _features(self, X: Any) -> FloatArray:
         _check_feature_names(self, X, reset=False)
-        return self._begun().entities.features(X)
+        return self.entities_.features(X)
 
     def _problem_of(self, X: Any, covariates: Any) -> Problem:
-        X = self._features(X)
-        return self._study.strategy.problem(X, None, covariates)
+        return self._begun().strategy.problem(self._features(X), None, covariates)
 
     # -- files ------------------------------------------------------------------------------------
 
@@ -696,13 +614,7 @@ class Learner(
             Where to; an older file is replaced.
         population : Population, optional
             If it has ``state_dict``, its state goes into the same file.
-
-        Returns
-        -------
-        Path
         """
-        from volition.estimators.files import save_learner
-
         self._begun()
         return save_learner(self, Path(path), population)
 
@@ -715,23 +627,14 @@ class Learner(
             The file.
         population : Population, optional
             If it has ``load_state_dict`` and its state was saved, it goes back to it.
-
-        Returns
-        -------
-        self
         """
-        from volition.estimators.files import resume_learner
-
         resume_learner(self, Path(path), population)
         return self
 
     def _check_same(self, X: Any, checkpoint: Any) -> None:
         """Raise unless the entities are those of the checkpoint, which may hold later ones too."""
-        mine = self._study.entities
-        given = np.asarray(X, dtype=np.float64)
-        known = mine.X[: len(given)]
-        # Entities that were added since the fit began are no others.
-        if known.shape != given.shape or not np.array_equal(known, given):
+        mine, given = self._study.entities, np.asarray(X, dtype=np.float64)
+        if not np.array_equal(mine.X[: len(given)], given):
             raise ValueError(
                 f"{checkpoint} was made with other entities ({len(mine)} x {mine.n_features}) than "
                 f"X ({len(given)} x {given.shape[-1]})."

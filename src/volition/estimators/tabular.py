@@ -56,29 +56,8 @@ class TabularClustering(Learner):
 
     Attributes
     ----------
-    cluster_centers_ : ndarray of shape (K, d)
-    labels_ : ndarray of shape (n,)
-        Best prescription for each entity, -1 for those that left.
-    distortion_ : float
-        Distortion according to the table. See `distortion_estimate` for one from answers alone.
-    beta_ : float
-    n_interactions_, n_answers_, n_repeated_ : int
-        Questions asked, answers learned from, and answers that came twice.
-    history_ : list of Progress
-        Per batch: interactions, answers, beta, distortion by table and by answers. Of a very long
-        run, every other line is dropped now and then.
-    changes_ : list of Change
-        When behaviour is believed to have changed, and what shows it.
-    assumption_ : Assumption or None
-        Whether behaviour depends on where the centres stand, by answers at random placements, which
-        a fit with 4,000 questions or more asks for first.
-    handed_over_ : bool
-        Whether that is so, and a model of choices has taken over: a table would be wrong. A warning
-        says it.
-    tried_, kept_ : list of Tried, str
-        What the learned plan and the plain one have cost at the end of a fit, and which is kept.
     stop_reason_ : str or None
-        Why the last fit ended; None as long as there was none, only `ask` and `tell`.
+        Why the last fit ended; None before. All other results are properties, described below.
 
     Examples
     --------
@@ -140,11 +119,8 @@ class TabularClustering(Learner):
                 raise ValueError(f"{name} must be one of {allowed}, got {getattr(self, name)!r}.")
 
     def _strategy(self, entities: Entities, rng: np.random.Generator) -> Strategy:
-        def heir(entities: Entities, left: int | None) -> Strategy:
-            return self._heir(entities, int(rng.integers(2**31)), left)
-
         common: dict[str, Any] = {
-            "heir": heir,
+            "heir": self._heir,
             "exploration": self.exploration,
             "on_change": self.on_change,
             "batch_size": self.batch_size,
@@ -168,22 +144,26 @@ class TabularClustering(Learner):
     def _identity(self) -> dict[str, Any]:
         return {"estimate": self.estimate}
 
-    def _heir(self, entities: Entities, seed: int, left: int | None) -> Strategy:
+    def _heir(self, entities: Entities, rng: np.random.Generator, left: int | None) -> Strategy:
         """Return the strategy that learns how choices depend on the centres."""
+        seed = int(rng.integers(2**31))
         strategy = choice_strategy(entities, self.n_clusters, np.random.default_rng(seed))
         strategy.budget = None if left is None else left - reserve(left)
         return strategy
 
     @property
     def assumption_(self) -> Assumption | None:
-        """Whether behaviour depends on where the centres stand; None if nobody was asked."""
+        """Whether behaviour depends on where the centres stand, by answers at random placements.
+
+        A fit with 4,000 questions or more asks for these first; None if nobody was asked.
+        """
         study = self._begun()
         own = getattr(study.strategy, "assumption", None)
         return own if own is not None else study.assumption
 
     @property
     def handed_over_(self) -> bool:
-        """Whether a model of choices has taken over."""
+        """Whether a model of choices has taken over, because a table would be wrong."""
         return isinstance(self._begun().strategy, StagedStrategy)
 
     def regret(self) -> float:

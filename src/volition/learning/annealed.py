@@ -38,10 +38,9 @@ from volition.learning.networks.recipe import Recipe
 from volition.learning.networks.replay import Batch, Replay
 from volition.learning.networks.training import Trainer
 from volition.learning.networks.units import Units
-from volition.learning.policy import draw, gibbs
+from volition.learning.policy import gibbs, prescribe
 from volition.learning.searching import MOVED_BY as MOST_ENTITIES
-from volition.learning.staged import MOVED
-from volition.learning.strategy import ROWS, SPENT, Answers, Questions, Strategy
+from volition.learning.strategy import ROWS, Answers, Questions, Strategy
 from volition.populations.answers import IntArray
 from volition.solvers.sampling import canonical_order, thin
 
@@ -83,6 +82,11 @@ class AnnealedStrategy(Strategy):
         Whether nobody has asked for this: costs turned out to be negative.
     """
 
+    head = "costs"
+    saved = (
+        *Strategy.saved, "stage", "told", "loss", "finished", "replicas", "unasked", "showing",
+    )  # fmt: skip
+
     def __init__(
         self, entities: Entities, n_clusters: int, rng: np.random.Generator, *, recipe: Recipe,
         given: ADENetwork | None = None, device: Any = "cpu", unasked: bool = False,
@@ -90,9 +94,7 @@ class AnnealedStrategy(Strategy):
         super().__init__(entities, n_clusters, recipe.exploration, rng)
         self.recipe, self.device, self.unasked = recipe, torch.device(device), unasked
         base = entities.problem()
-        mean = base.mean_center()[0].astype(np.float64)
-        self.scale, self.cost_unit = base.scale, base.cost_scale
-        self.centers = np.repeat(mean[None], n_clusters, axis=0)
+        mean = self.centers[0]
         self.units = Units(mean, base.scale, base.cost_scale)
         if not recipe.standardize:
             self.units = Units(np.zeros(entities.n_features), 1.0, 1.0)
@@ -105,7 +107,6 @@ class AnnealedStrategy(Strategy):
         self.replay = Replay(n_clusters, entities.n_features, recipe.n_samples, capacity)
         self._means = np.zeros((len(entities), n_clusters)) if recipe.ema > 0 else None
         self.phase = Phase.ANNEAL
-        self.finished: str | None = None
         self.stage = self.told = self._turn = 0
         self._debt, self.loss = 0.0, math.nan
         self._verdict = np.zeros((recipe.replicas, 3))
@@ -155,7 +156,7 @@ class AnnealedStrategy(Strategy):
         return np.repeat(super().draw_entities(-(-n // draws)), draws)[:n]
 
     def choose(self, entities: IntArray, blind: np.ndarray) -> Questions:
-        n, K, draws = len(entities), self.n_clusters, self.recipe.n_draws
+        n, draws = len(entities), self.recipe.n_draws
         each = self.recipe.n_samples * draws
         sets, which, exact = self.showing.take(n, each, self._next_set)
         # Several draws of one pair are one question asked several times.
@@ -166,13 +167,11 @@ class AnnealedStrategy(Strategy):
         # Replicas are compared by the best that each can do, not by what exploring costs.
         judging = self.phase is Phase.JUDGE
         pi = gibbs(q, math.inf if judging else self.beta)
-        drawn = draw(pi, self.rng)
         blind = np.zeros_like(blind) if judging else blind
-        drawn = np.where(blind[first], self.rng.integers(0, K, len(first)), drawn)
-        chance = (1 - self.exploration) * pi[np.arange(len(first)), drawn] + self.exploration / K
+        drawn, chance = prescribe(pi, blind[first], self.exploration, self.rng)
         prescribed, best, chance = (np.repeat(z, draws)[:n] for z in (drawn, q.argmin(1), chance))
         greedy = exact & (prescribed == best)
-        return Questions(prescribed, np.maximum(chance, 1e-12), greedy, sets[which])
+        return Questions(prescribed, chance, greedy, sets[which])
 
     def _next_set(self) -> tuple[FloatArray, bool]:
         number = int(self.rng.integers(len(self.replicas)))
@@ -254,11 +253,6 @@ class AnnealedStrategy(Strategy):
         per_beta = self.recipe.epochs * self.recipe.n_questions
         plan = SPARE + per_beta * len(self.betas) + JUDGED * self.recipe.replicas
         return self.begun_at + math.ceil(plan / self._answer_rate)
-
-    def enough(self) -> str | None:
-        if self.finished is not None:
-            return self.finished
-        return SPENT if self.tally.asked >= self.limit else None
 
     # -- learning ---------------------------------------------------------------------------------
 
@@ -404,17 +398,11 @@ class AnnealedStrategy(Strategy):
             shake = 0.0 * Y if last else 1e-3 * self.scale * self.rng.standard_normal(Y.shape)
             moved.append(descended(recipe, problem, Y, self.beta, reach, shake, box))
         self.replicas = np.stack(moved)
-        self._place(min(self.replicas, key=problem.distortion))
+        self.place(min(self.replicas, key=problem.distortion))
 
-    def _place(self, Y: FloatArray) -> None:
+    def place(self, centers: FloatArray) -> None:
+        super().place(centers)
         self.showing = Showing()
-        if np.abs(Y - self.centers).max() > MOVED * self.scale:
-            self.monitor.forget_costs()
-        self.centers = np.array(Y, dtype=np.float64)
-
-    def as_now(self, centers: FloatArray) -> np.ndarray:
-        moved: FloatArray = np.abs(centers - self.centers).max((-2, -1))
-        return moved <= MOVED * self.scale
 
     def _judge(self, answers: Answers, Y: FloatArray) -> None:
         verdict = self._verdict.copy()
@@ -427,7 +415,7 @@ class AnnealedStrategy(Strategy):
         """Take the replica that cost least, unless the one that should have is as good."""
         best = cheapest(self._verdict)
         self.monitor.forget_costs()  # of all replicas
-        self._place(self.replicas[best])
+        self.place(self.replicas[best])
         self.replicas = self.centers[None].copy()
 
     @property
@@ -438,7 +426,7 @@ class AnnealedStrategy(Strategy):
     def watches_choices(self) -> bool:
         return False
 
-    def conclude(self, thoroughly: bool) -> None:
+    def finalize(self, thoroughly: bool) -> None:
         if self.told and self.finished is None and thoroughly:
             if self.phase is Phase.ANNEAL:
                 self._descend()
@@ -474,24 +462,16 @@ class AnnealedStrategy(Strategy):
 
     def copied(self) -> Self:
         other = super().copied()
-        other.showing = self.showing.copied()
         other.trainer, other.replay = copy.deepcopy(self.trainer), copy.deepcopy(self.replay)
         return other
 
     def state(self) -> dict[str, Any]:
         return {
-            **self.plan_state(),
-            "stage": self.stage,
-            "told": self.told,
+            **super().state(),
             "turn": self._turn,
             "debt": self._debt,
-            "loss": self.loss,
-            "finished": self.finished,
-            "unasked": self.unasked,
             "phase": self.phase.name,
             "betas": list(self.betas),
-            "replicas": self.replicas,
-            "showing": self.showing.state(),
             "verdict": self._verdict,
             "means": self._means,
             "replay": self.replay.state(),
@@ -500,13 +480,10 @@ class AnnealedStrategy(Strategy):
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        self.restore_plan(state)
-        for name in ("stage", "told", "loss", "finished", "replicas", "unasked"):
-            setattr(self, name, state[name])
+        super().restore(state)
         for name in ("turn", "debt", "verdict", "means"):
             setattr(self, f"_{name}", state[name])
         self.phase, self.betas = Phase[state["phase"]], state["betas"]
-        self.showing = Showing(**state["showing"])
         self.replay.restore(state["replay"])
         network = state["trainer"]["network"]
         assert network.units is not None

@@ -1,4 +1,4 @@
-"""A fit: ask, be answered, tell, learn, until enough is known; then try the learned plan."""
+"""A fit: ask, be answered, tell, learn, until there is no more to learn; then try the plan."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 
 from volition.core.validation import FloatArray
 from volition.learning.entities import Entities
-from volition.learning.strategy import ROWS
+from volition.learning.strategy import Stop
 from volition.learning.study import Study
 from volition.learning.trial import (
     AFTER_SHARE,
@@ -22,7 +22,6 @@ from volition.learning.trial import (
     FEWEST_TO_CHOOSE,
     LEARNED,
     MOST,
-    PLAIN,
     PLAIN_SHARE,
     UNASKED,
     Plan,
@@ -30,9 +29,10 @@ from volition.learning.trial import (
     Tried,
     drawn_twice,
     enough_points,
-    estimate,
+    mean_cost,
     plain_is_cheaper,
     plain_plan,
+    reserve,
 )
 from volition.populations.answers import IntArray, Population, Prescriptions, Response
 
@@ -77,84 +77,95 @@ class Fit:
     #: why the callback has ended the fit
     stopped: str | None = None
 
-    def run(self) -> str:
-        """Learn until the strategy knows enough, then try its plan; return why it ended.
+    @property
+    def _replay(self) -> Callable[[int], tuple[Prescriptions, Response]] | None:
+        """A log's way to give its next records; None where questions can be asked."""
+        return getattr(self.population, "replay", None)
+
+    def run(self) -> str | Stop:
+        """Learn until there is a reason to stop, then try the plan; return the reason.
 
         Whoever has called this writes the last checkpoint, which says why.
         """
-        study, logged, tried = self.study, hasattr(self.population, "replay"), False
+        study, tried = self.study, False
         self._check_size()
+        self._share_budget()
         try:
-            # A log is read to its end: its answers cost nothing more.
-            free = logged and self.total is None
-            reason = self._learn(_never if free else None)
-            if self.stopped is None and not logged and not study.concluded:
-                # Whatever stops the trial, a fit that is resumed concludes and tries from here.
+            reason = self._learn()
+            if self.stopped is None and self._replay is None and not study.finalized:
+                # Whatever stops the trial, a fit that is resumed finalizes and tries from here.
                 self._save()
                 tried = True
-                study.conclude()
+                study.finalize()
                 # Centres that stand are not exchanged for others to see what these cost.
                 if not study.strategy.held:
                     self._try_plans()
-                study.concluded, reason = self.stopped is None, self.stopped or reason
+                study.finalized, reason = self.stopped is None, self.stopped or reason
         except BaseException:
             if study.tally.answered and not tried:
                 self._save()
             raise
-        early = self.stopped is not None
-        # A run that ended early can be resumed as if it had not: nothing is concluded before.
-        if early and not tried:
-            self._save()
-        if not study.concluded and not tried:
-            study.conclude()
-            study.concluded = not early
-        tally = study.tally
-        log.info("%s: %d answers to %d questions; %s", study.name, tally[1], tally[0], reason)
+        if not tried:
+            early = self.stopped is not None
+            # A run that ended early can be resumed as if it had not: nothing is final before.
+            if early:
+                self._save()
+            if not study.finalized:
+                study.finalize()
+                study.finalized = not early
+        tally, why = study.tally, reason.value if isinstance(reason, Stop) else reason
+        log.info("%s: %d answers to %d questions; %s", study.name, tally[1], tally[0], why)
         return reason
-
-    def _save(self) -> None:
-        if self.save is not None:
-            self.save()
-            log.debug("Checkpoint after %d answers", self.study.tally.answered)
 
     def run_some(self, n: int) -> None:
         """Ask n more questions and learn from the answers."""
         self._check_size()
         goal = self.study.tally.asked + n
 
-        def enough() -> str | None:
-            return "as many questions as asked for" if self.study.tally.asked >= goal else None
+        def left() -> int:
+            return goal - self.study.tally.asked
 
-        self._loop(enough, lambda: goal)
-        self.study.conclude(thoroughly=False)
+        self._loop(lambda: None if left() > 0 else Stop.BUDGET, left)
+        self.study.finalize(thoroughly=False)
 
-    def _learn(self, enough: Callable[[], str | None] | None) -> str:
+    def _share_budget(self) -> None:
+        """Leave a part of the budget for the trial, and prepare the strategy."""
+        strategy, asks = self.study.strategy, self._replay is None
+        if self.total is not None:
+            left = self.total - strategy.begun_at  # another one may have asked before it
+            strategy.budget = left - (reserve(left) if asks and not strategy.held else 0)
+        if asks and self.study.tally.asked == 0:
+            strategy.begin_fit(self.total)
+
+    def _save(self) -> None:
+        if self.save is not None:
+            self.save()
+            log.debug("Checkpoint after %d answers", self.study.tally.answered)
+
+    def _learn(self) -> str | Stop:
+        """Ask, tell and learn until the strategy, or the log, has no more to offer."""
         study = self.study
-        limit = None if enough is not None else (lambda: study.strategy.limit)
-        while True:
-            reason = self._loop(enough or (lambda: study.strategy.enough()), limit)
-            if self.stopped is not None:
-                return reason
-            if study.tally.asked and not study.tally.answered:
-                raise SilentPopulationError(
-                    f"The population answered none of the {study.tally.asked} questions."
-                )
-            heir = study.strategy.successor(self.total) if enough is None else None
-            if heir is None:
-                return reason
-            log.info("%s goes on with %s", self.study.name, type(heir).__name__)
-            study.hand_over(heir)
+        if self._replay is not None and self.total is None:
+            # A log is read to its end: its answers cost nothing more.
+            reason = self._loop(lambda: None, lambda: math.inf)
+        else:
+            reason = self._loop(
+                lambda: study.strategy.reason_to_stop(),
+                lambda: study.strategy.limit - study.tally.asked,
+            )
+        asked, answered, _ = study.tally
+        if asked and not answered and self.stopped is None:
+            raise SilentPopulationError(f"The population answered none of the {asked} questions.")
+        return reason
 
-    def _loop(self, enough: Callable[[], str | None], limit: Callable[[], int] | None) -> str:
-        """Ask, tell and learn until enough is known; return why it ended."""
+    def _loop(self, stop: Callable[[], str | Stop | None], left: Callable[[], float]) -> str | Stop:
+        """Ask, tell and learn until there is a reason to stop; ask no more than are left."""
         study, saved, silent = self.study, monotonic(), 0
-        replay = getattr(self.population, "replay", None)
+        replay = self._replay
         while True:
-            if (reason := enough()) is not None:
+            if (reason := stop()) is not None:
                 return reason
-            n = study.strategy.batch_size
-            if limit is not None:
-                n = min(n, limit() - study.tally.asked)
+            n = int(min(study.strategy.batch_size, left()))
             if replay is None:
                 asked = study.ask(n)
                 response = self._answers(asked)
@@ -189,7 +200,7 @@ class Fit:
             if not isinstance(response, Response):
                 raise TypeError(f"respond returned {type(response).__name__}, not a Response")
         except Exception as error:
-            study.conclude(thoroughly=False)
+            study.finalize(thoroughly=False)
             raise RuntimeError(
                 f"The population failed after {study.tally.answered} answers "
                 f"({type(error).__name__}: {error}); what was learned before is kept."
@@ -216,75 +227,75 @@ class Fit:
         do not show that it is the cheaper one.
         """
         study, entities = self.study, self.study.entities
-        strategy = study.strategy
-        n = UNASKED
-        if self.total is not None:
-            n = min(MOST, self.total - study.tally.asked)
+        strategy, K = study.strategy, study.strategy.n_clusters
+        n = UNASKED if self.total is None else min(MOST, self.total - study.tally.asked)
         if n < FEWEST:
-            return None
-        K, seed = strategy.n_clusters, int(strategy.rng.integers(2**31))
+            return
+        seed, believed = int(strategy.rng.integers(2**31)), strategy.distortion
         learned = Plan(LEARNED, strategy.centers.copy(), strategy.labels.copy())
-        believed = strategy.distortion
         few, after = int(PLAIN_SHARE * n), int(AFTER_SHARE * n)
         answering = study.tally.answered / max(1, study.tally.asked)
         if few * answering < FEWEST_TO_CHOOSE or not enough_points(entities.X, entities.weight, K):
             few = after = 0
-        shares = entities.weight / entities.weight.sum()
-        who, again = drawn_twice(strategy.draw_entities(n - few), shares)
+        who, again = self._drawn(n - few)
         first = len(who) - after
         paid = self._asked_about(learned, who[:first])
-        kept, tried = (
-            LEARNED,
-            [self._tried(entities, learned, who[:first], paid, 0 if after else again)],
-        )
+        tried = [self._tried(entities, learned, who[:first], paid, 0 if after else again)]
+        kept = learned
         if few and self._goes_on(entities):
             plain = plain_plan(entities.X, entities.weight, entities.cost, K, seed)
-            some, twice = drawn_twice(strategy.draw_entities(few), shares)
-            costs = self._asked_about(plain, some)
-            tried.append(self._tried(entities, plain, some, costs, twice))
+            seen, some, costs = self._try(plain, few)
+            tried.append(seen)
             if not self._goes_on(entities):
                 pass
-            elif plain_is_cheaper(believed, tried[0], tried[1], other := self._believed(plain)):
-                more, twice = drawn_twice(strategy.draw_entities(after), shares)
-                later = self._asked_about(plain, more)
-                afresh = self._tried(entities, plain, more, later, twice)
+            elif plain_is_cheaper(believed, tried[0], seen, other := self._believed(plain)):
+                seen, more, later = self._try(plain, after)
                 both = np.concatenate([some, more]), np.concatenate([costs, later])
                 all_in_all = self._tried(entities, plain, *both, 0)
                 if plain_is_cheaper(believed, tried[0], all_in_all, other):
-                    kept = PLAIN
-                if not math.isnan(afresh.error):
-                    tried[1] = afresh
+                    kept = plain
+                if not math.isnan(seen.error):
+                    tried[1] = seen
             else:
                 paid = np.concatenate([paid, self._asked_about(learned, who[first:])])
                 tried[0] = self._tried(entities, learned, who, paid, again)
         if study.entities is not entities:  # some have come or left: it is another plan
-            return None if self.stopped else self._try_plans()
-        study.trial = TrialResult(tuple(tried), LEARNED, believed)
-        if kept == PLAIN:
-            trial = TrialResult(tuple(tried), PLAIN, believed)
-            study.adopt_plan(plain, tried[1].estimate.value, trial)
+            if self.stopped is None:
+                self._try_plans()
+            return
+        trial = TrialResult(tuple(tried), kept.name, believed)
+        if kept is learned:
+            study.trial = trial
+        else:
+            study.adopt_plan(kept, tried[1].estimate.value, trial)
         monitor = study.strategy.monitor
         monitor.mark = monitor.n_costs  # what comes later is compared with the trial
         study.note()
-        return None
+
+    def _drawn(self, n: int) -> tuple[IntArray, int]:
+        """Return whom to ask in the trial, and how many come again at the end."""
+        weight = self.study.entities.weight
+        return drawn_twice(self.study.strategy.draw_entities(n), weight / weight.sum())
+
+    def _try(self, plan: Plan, n: int) -> tuple[Tried, IntArray, FloatArray]:
+        """Ask n questions about a plan; return what it has cost, who was asked, and each cost."""
+        entities, (who, again) = self.study.entities, self._drawn(n)
+        paid = self._asked_about(plan, who)
+        return self._tried(entities, plan, who, paid, again), who, paid
 
     def _goes_on(self, entities: Entities) -> bool:
-        """Whether nobody has stopped the trial, or come or left."""
+        """Whether the trial was not stopped, and the entities are still the same."""
         return self.stopped is None and self.study.entities is entities
 
     def _believed(self, plan: Plan) -> float:
         """Return what the model expects a plan to cost; NaN if it knows only its own centres."""
-        strategy, entities = self.study.strategy, self.study.entities
+        strategy, weight = self.study.strategy, self.study.entities.weight
         if strategy.model is None:
             return math.nan
         total = 0.0
-        for lo in range(0, len(entities.here), ROWS):
-            rows = entities.here[lo : lo + ROWS]
-            expected = strategy.expected_costs(entities.X[rows], rows, centers=plan.centers)
-            total += float(
-                entities.weight[rows] @ expected[np.arange(len(rows)), plan.labels[rows]]
-            )
-        return total / float(entities.weight.sum())
+        for rows, expected in strategy.expected_here(plan.centers):
+            total += float(weight[rows] @ expected[np.arange(len(rows)), plan.labels[rows]])
+        return total / float(weight.sum())
 
     def _asked_about(self, plan: Plan, who: IntArray) -> FloatArray:
         """Ask about a plan; return what answers cost, NaN where none came."""
@@ -312,7 +323,7 @@ class Fit:
         with torch.no_grad():
             obeying = entities.cost.each(x, y[torch.from_numpy(plan.labels.clip(0))][:, None])
         control = obeying[:, 0].numpy()
-        seen = estimate(
+        seen = mean_cost(
             paid, control[who], float(shares @ control), who, shares, again,
             self._bounds(plan, who, paid),
         )  # fmt: skip
@@ -339,7 +350,3 @@ class Fit:
                 np.arange(len(rows)), used[rows]
             ]
         return cost
-
-
-def _never() -> None:
-    return None

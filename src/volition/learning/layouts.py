@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Self
 
 import numpy as np
 
 from volition.core.validation import FloatArray
+from volition.io.serialization import registered
 from volition.learning.entities import Entities
 
 #: share of layouts that are random over the data, and not around the best centres
@@ -21,6 +20,7 @@ WATCHED = 8
 SPREAD = 0.1
 
 
+@registered
 @dataclass
 class Showing:
     """The set of centres that is being asked about, and for how many more questions."""
@@ -38,77 +38,58 @@ class Showing:
         ``choose`` gives the next set, and whether it is the plan's; ``each`` questions are about
         one set.
         """
-        parts, begins, exact, done = [], [], np.zeros(n, dtype=bool), 0
-        while done < n:
+        sets, sizes, exact, wanted = [], [], [], n
+        while wanted:
             if self.left == 0:
                 self.shown, self.exact = choose()
                 self.left = each
-            now = min(self.left, n - done)
-            parts.append(self.shown)
-            begins.append(done)
-            exact[done : done + now] = self.exact
+            now = min(self.left, wanted)
+            sets.append(self.shown)
+            sizes.append(now)
+            exact.append(self.exact)
             self.left -= now
-            done += now
-        which = np.searchsorted(begins, np.arange(n), "right") - 1
-        return np.array(parts), which, exact
-
-    def copied(self) -> Self:
-        """Return a copy; sets are never changed in place."""
-        return copy.copy(self)
-
-    def state(self) -> dict[str, Any]:
-        """Return what a file needs."""
-        return {"left": self.left, "shown": self.shown, "exact": self.exact}
+            wanted -= now
+        return np.array(sets), np.repeat(np.arange(len(sets)), sizes), np.repeat(exact, sizes)
 
 
-@dataclass
-class Layouts:
-    """Chooses sets of centres to ask about.
+def next_layout(
+    centers: FloatArray, entities: Entities, scale: float, rng: np.random.Generator, *,
+    roam: bool, settled: bool,
+) -> tuple[FloatArray, bool]:  # fmt: skip
+    """Return centres anywhere, around the plan's, or the plan's; and whether it is these.
 
     Parameters
     ----------
-    n_clusters : int
+    centers : array of shape (K, d)
+        The plan's.
+    entities : Entities
     scale : float
         The data's spread.
     rng : Generator
+    roam : bool
+        Whether nothing is known yet, so that all sets are random.
+    settled : bool
+        Whether the plan is final, so that only it is asked about.
     """
+    roam = roam or rng.random() < ROAMING
+    watched = rng.random() < 1 / WATCHED
+    if settled or (watched and not roam):
+        return centers.copy(), True
+    if roam:
+        return within(_anywhere(len(centers), entities, scale, rng), entities), False
+    spread = SPREAD * entities.range * float(rng.random())
+    return within(centers + spread * rng.standard_normal(centers.shape), entities), False
 
-    n_clusters: int
-    scale: float
-    rng: np.random.Generator
 
-    def near_or_far(
-        self, centers: FloatArray, entities: Entities, *, roam: bool, settled: bool
-    ) -> tuple[FloatArray, bool]:
-        """Return centres anywhere, around the plan's, or the plan's; and whether it is these.
-
-        Parameters
-        ----------
-        centers : array of shape (K, d)
-            The plan's.
-        entities : Entities
-        roam : bool
-            Whether nothing is known yet, so that all sets are random.
-        settled : bool
-            Whether the plan is final, so that only it is asked about.
-        """
-        roam = roam or self.rng.random() < ROAMING
-        watched = self.rng.random() < 1 / WATCHED
-        if settled or (watched and not roam):
-            return centers.copy(), True
-        if roam:
-            return within(self._anywhere(entities), entities), False
-        spread = SPREAD * entities.range * float(self.rng.random())
-        moved = centers + spread * self.rng.standard_normal(centers.shape)
-        return within(moved, entities), False
-
-    def _anywhere(self, entities: Entities) -> FloatArray:
-        """Return centres anywhere among the entities, drawn together by a random factor."""
-        X, here = entities.X, entities.here
-        drawn = X[here[self.rng.integers(0, len(here), self.n_clusters)]]
-        mean = np.average(X, axis=0, weights=entities.weight)
-        centers = mean + math.sqrt(self.rng.random()) * (drawn - mean)
-        return centers + 0.02 * self.scale * self.rng.standard_normal(centers.shape)
+def _anywhere(
+    n_clusters: int, entities: Entities, scale: float, rng: np.random.Generator
+) -> FloatArray:
+    """Return centres anywhere among the entities, drawn together by a random factor."""
+    X, here = entities.X, entities.here
+    drawn = X[here[rng.integers(0, len(here), n_clusters)]]
+    mean = np.average(X, axis=0, weights=entities.weight)
+    centers = mean + math.sqrt(rng.random()) * (drawn - mean)
+    return centers + 0.02 * scale * rng.standard_normal(centers.shape)
 
 
 def within(Y: FloatArray, entities: Entities) -> FloatArray:

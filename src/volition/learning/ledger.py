@@ -13,9 +13,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from volition.io.serialization import registered
 from volition.populations.answers import IntArray
 
 
+@registered
 class Asked(NamedTuple):
     """What a learner remembers of its questions, one row each."""
 
@@ -78,11 +80,8 @@ class Ledger:
             raise ValueError(f"At most {self.patience} questions can be asked at a time, got {m}.")
         ids = self._number(self.n_asked) + np.arange(m)
         self._grow(m)
-        slots = (self.n_asked + np.arange(m)) % len(self._book.ids)
-        rows = (ids, entities, prescribed, propensity, greedy, explored, version)
-        for column, values in zip(self._book, rows, strict=True):
-            column[slots] = values
-        self.answered[slots] = False
+        rows = Asked(ids, entities, prescribed, propensity, greedy, explored, version)
+        self._write(self.n_asked + np.arange(m), rows, False)
         self.n_asked += m
         # A number lies in the past, so that whoever begins later cannot give it out again.
         ahead = self._number(self.n_asked) - _now()
@@ -99,12 +98,16 @@ class Ledger:
         while size < needed:
             size *= 2
         kept = self._kept()
-        answered = self.answered[kept % len(self.answered)]
-        rows = self._book.take(kept % len(self._book.ids))
+        slots = kept % len(self._book.ids)
+        rows, answered = self._book.take(slots), self.answered[slots]
         self._book, self.answered = _blank(size), np.zeros(size, dtype=bool)
+        self._write(kept, rows, answered)
+
+    def _write(self, positions: IntArray, rows: Asked, answered: Any) -> None:
+        slots = positions % len(self._book.ids)
         for column, values in zip(self._book, rows, strict=True):
-            column[kept % size] = values
-        self.answered[kept % size] = answered
+            column[slots] = values
+        self.answered[slots] = answered
 
     def _kept(self) -> IntArray:
         """Positions of the questions that are remembered."""
@@ -150,14 +153,11 @@ class Ledger:
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Ledger:
         """Return the ledger that `state` describes; its numbers go on from the present moment."""
-        ledger = cls(state["patience"])
-        size = state["size"]
+        ledger, size = cls(state["patience"]), state["size"]
         ledger._book, ledger.answered = _blank(size), np.zeros(size, dtype=bool)
         ledger.n_asked = state["n_asked"]
-        slots = ledger._kept() % size
-        for name, column in ledger._book._asdict().items():
-            column[slots] = state[name]
-        ledger.answered[slots] = state["answered"]
+        rows = Asked(**{name: state[name] for name in Asked._fields})
+        ledger._write(ledger._kept(), rows, state["answered"])
         ledger._runs = [(int(first), int(before)) for first, before in state["runs"]]
         ledger.begin_run()
         return ledger

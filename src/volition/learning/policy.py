@@ -23,3 +23,14 @@ def draw(pi: FloatArray, rng: np.random.Generator) -> IntArray:
     """Draw one column for each row of probabilities."""
     u = rng.random(len(pi))[:, None]
     return (np.cumsum(pi, axis=1) < u).sum(1).clip(max=pi.shape[1] - 1)
+
+
+def prescribe(
+    pi: FloatArray, blind: np.ndarray, exploration: float, rng: np.random.Generator
+) -> tuple[IntArray, FloatArray]:
+    """Draw prescriptions by a policy, uniformly where ``blind``; return how likely each was."""
+    n, K = pi.shape
+    drawn = draw(pi, rng)
+    drawn = np.where(blind, rng.integers(0, K, n), drawn)
+    chance = (1 - exploration) * pi[np.arange(n), drawn] + exploration / K
+    return drawn, np.maximum(chance, 1e-12)

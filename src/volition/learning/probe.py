@@ -8,16 +8,16 @@ goes together is summed for each of them, and the sums are compared with zero.
 
 from __future__ import annotations
 
-import copy
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from scipy.stats import t
 
-from volition.core.costs import Cost
 from volition.core.validation import FloatArray
 from volition.io.serialization import registered
+from volition.learning.entities import Entities
 from volition.populations.answers import IntArray
 
 #: share of a budget that is asked at random placements, and questions at least and at most;
@@ -46,29 +46,36 @@ class Assumption(NamedTuple):
         return self.p_value < FALSE_ALARM
 
 
+@registered
+@dataclass(frozen=True)
 class Probe:
     """Random placements, and how what was done there goes with nearness.
+
+    Nothing is changed in place: `added` returns another object.
 
     Parameters
     ----------
     placements : array of shape (P, K, d)
         Placements, each with its centres in random order.
     n_questions : int
-        Questions in all.
-    X : array of shape (n, d)
-        Entities.
-    cost : Cost
+        Questions in all, the first ones of a fit.
+    sums : array of shape (P, 7)
+        Sums over answers at each placement: nearness of the prescribed, the same of those who
+        obeyed, and of what the others used.
+    counts : array of shape (P, 2)
+        Answers at each placement, and those who obeyed.
     """
 
-    def __init__(self, placements: FloatArray, n_questions: int, X: FloatArray, cost: Cost) -> None:
-        self.placements = placements
-        self.n_questions = self.left = n_questions
-        self.X, self._cost = X, cost
+    placements: FloatArray
+    n_questions: int
+    sums: FloatArray
+    counts: FloatArray
+
+    @classmethod
+    def at(cls, placements: FloatArray, n_questions: int) -> Probe:
+        """Return a probe that has no answers yet."""
         P = len(placements)
-        #: sums over answers at each placement: nearness of the prescribed, the same of those who
-        #: obeyed, and of what the others used
-        self.sums = np.zeros((P, 2 * OBEYING + USING))
-        self.counts = np.zeros((P, 2))  # answers, and those who obeyed
+        return cls(placements, n_questions, np.zeros((P, 2 * OBEYING + USING)), np.zeros((P, 2)))
 
     @staticmethod
     def size(budget: int) -> int:
@@ -76,67 +83,27 @@ class Probe:
         n = min(MOST, int(SHARE * budget))
         return n if n >= FEWEST else 0
 
-    @property
-    def _at(self) -> int:
-        """Number of the placement that is asked about."""
-        done = self.n_questions - self.left
-        return min(len(self.placements) - 1, done * len(self.placements) // self.n_questions)
+    def place(self, asked: int) -> tuple[FloatArray, int]:
+        """Return the placement after so many questions, and how many are left about it."""
+        P, n = len(self.placements), self.n_questions
+        number = min(P - 1, asked * P // n)
+        return self.placements[number], max(1, -(-(number + 1) * n // P) - asked)
 
-    def room(self) -> int:
-        """Return how many questions are left about it."""
-        end = -(-(self._at + 1) * self.n_questions // len(self.placements))
-        return max(1, end - (self.n_questions - self.left))
+    def added(
+        self, entities: Entities, i: IntArray, j: IntArray, k: IntArray, centers: FloatArray
+    ) -> Probe:
+        """Return the probe with more answers: entity i used k when told j.
 
-    def next(self, n: int) -> FloatArray:
-        """Return the placement of the next n questions, which all have the same."""
-        number = self._at
-        self.left -= n
-        return self.placements[number]
-
-    def add(
-        self, entities: IntArray, prescribed: IntArray, realized: IntArray, centers: FloatArray
-    ) -> None:
-        """Take in answers; those at other centres are passed over."""
-        Y = np.broadcast_to(centers, (len(entities), *self.placements.shape[1:]))
+        Answers at other centres are passed over.
+        """
+        sums, counts = self.sums.copy(), self.counts.copy()
+        Y = np.broadcast_to(centers, (len(i), *self.placements.shape[1:]))
         for number, one in enumerate(self.placements):
-            rows = np.flatnonzero((one == Y).all((1, 2)))
-            if len(rows):
-                self._add(number, entities[rows], prescribed[rows], realized[rows])
-
-    def _add(self, number: int, i: IntArray, j: IntArray, k: IntArray) -> None:
-        y, rows = torch.from_numpy(self.placements[number]), np.arange(len(i))
-        x = torch.from_numpy(np.ascontiguousarray(self.X))
-        with torch.no_grad():
-            D = self._cost.pairwise(x[i], y).numpy()
-            among = np.broadcast_to(self._cost.pairwise(x, y).numpy().mean(0), D.shape)
-            apart = self._cost.pairwise(y, y).numpy()[j]
-        obeyed = j == k
-        near = np.stack([_standard(one)[rows, j] for one in (D, among)], axis=1)
-        others = np.ones(D.shape, dtype=bool)
-        others[rows, j] = False
-        used = np.stack([_standard(one, others)[rows, k] for one in (D, apart, among)], axis=1)
-        self.counts[number] += len(i), obeyed.sum()
-        self.sums[number] += np.concatenate(
-            [near.sum(0), near[obeyed].sum(0), used[~obeyed].sum(0)]
-        )
-
-    def with_entities(self, X: FloatArray) -> Probe:
-        """Return the same probe for more entities."""
-        other = copy.deepcopy(self)
-        other.X = X
-        return other
-
-    def state(self) -> dict[str, Any]:
-        """Return what a file needs."""
-        names = ("placements", "n_questions", "left", "sums", "counts")
-        return {name: getattr(self, name) for name in names}
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any], X: FloatArray, cost: Cost) -> Probe:
-        """Return the probe that `state` describes."""
-        probe = cls(state["placements"], state["n_questions"], X, cost)
-        vars(probe).update(state)
-        return probe
+            here = np.flatnonzero((one == Y).all((1, 2)))
+            if len(here):
+                sums[number] += _nearness(entities, i[here], j[here], k[here], one)
+                counts[number] += len(here), (j[here] == k[here]).sum()
+        return replace(self, sums=sums, counts=counts)
 
     def result(self) -> Assumption:
         """Compare the sums of all placements with zero.
@@ -147,14 +114,15 @@ class Probe:
 
         >>> import numpy as np
         >>> from volition.core.costs import resolve_cost
+        >>> from volition.learning.entities import Entities
         >>> from volition.learning.probe import Probe
         >>> rng = np.random.default_rng(0)
-        >>> X = rng.random((100, 2))
-        >>> probe = Probe(rng.random((20, 3, 2)), 200, X, resolve_cost("sqeuclidean"))
+        >>> people = Entities.of(rng.random((100, 2)), None, resolve_cost("sqeuclidean"))
+        >>> probe = Probe.at(rng.random((20, 3, 2)), 200)
         >>> for Y in probe.placements:
         ...     i, j = rng.integers(0, 100, 10), rng.integers(0, 3, 10)
-        ...     nearest = ((X[i][:, None] - Y) ** 2).sum(2).argmin(1)
-        ...     probe.add(i, j, np.where(rng.random(10) < 0.75, j, nearest), Y)
+        ...     k = np.where(rng.random(10) < 0.75, j, people.distances(Y, i).argmin(1))
+        ...     probe = probe.added(people, i, j, k, Y)
         >>> probe.result().failed
         True
         """
@@ -171,6 +139,22 @@ class Probe:
         # One of several comparisons is the largest by chance as well.
         p_value = min(1.0, 2 * len(found) * float(t.sf(largest, P - 1)))
         return Assumption(int(answers), largest, p_value)
+
+
+def _nearness(
+    entities: Entities, i: IntArray, j: IntArray, k: IntArray, Y: FloatArray
+) -> FloatArray:
+    """Return the sums over answers at one placement; see `Probe`."""
+    rows, obeyed, y = np.arange(len(i)), j == k, torch.from_numpy(Y)
+    D = entities.distances(Y, i)
+    among = np.broadcast_to(entities.distances(Y).mean(0), D.shape)
+    with torch.no_grad():
+        apart = entities.cost.pairwise(y, y).numpy()[j]
+    near = np.stack([_standard(one)[rows, j] for one in (D, among)], axis=1)
+    others = np.ones(D.shape, dtype=bool)
+    others[rows, j] = False
+    used = np.stack([_standard(one, others)[rows, k] for one in (D, apart, among)], axis=1)
+    return np.concatenate([near.sum(0), near[obeyed].sum(0), used[~obeyed].sum(0)])
 
 
 def _standard(values: FloatArray, among: Any = True) -> FloatArray:

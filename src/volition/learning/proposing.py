@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from volition.choices import PlanName
+from volition.choices import Choices, PlanName
 from volition.choices.decision import instead_of_moving
 from volition.core.display import Grid, figure, html_sentences, interval, places, text_sentences
 from volition.core.validation import FloatArray
@@ -78,7 +78,7 @@ def propose(strategy: Strategy, make_log: StagedStrategy | None) -> Proposal:
     """
     if isinstance(strategy, StagedStrategy) and make_log is not None:
         here = strategy.memory.at(strategy.centers)
-        if isinstance(strategy.responses, TermsModel) and len(here.sure) >= FEWEST:
+        if isinstance(strategy.responses, TermsModel) and len(here.certain) >= FEWEST:
             return _as_from_a_log(strategy, make_log)
     centers, labels, then = strategy.proposed()
     now = strategy.distortion
@@ -87,25 +87,38 @@ def propose(strategy: Strategy, make_log: StagedStrategy | None) -> Proposal:
     return Proposal(centers, labels, now, then, now - then, *none, (UNKNOWN.format(why=why),))
 
 
+def plans_from_log(
+    strategy: StagedStrategy, choices: Choices, propensity: FloatArray | None, region: FloatArray,
+    unanswered: float = 0.0,
+) -> LoggedPlans:  # fmt: skip
+    """Learn from recorded choices, and put in place the plan that the log can answer for."""
+    with strategy.few_threads():
+        strategy.learn_log(choices, region)
+        assert isinstance(strategy.responses, TermsModel)
+        fitted, moved = strategy.responses.fitted, (strategy.centers, strategy.labels)
+        assert fitted is not None
+        plans = LoggedPlans(strategy.entities, choices, fitted, propensity, moved, unanswered)
+        plan, cost = plans.decide()
+        if cost is not None:
+            strategy.place(plan.centers)
+            strategy.labels, strategy.distortion = plan.labels, cost
+    return plans
+
+
 def _as_from_a_log(strategy: StagedStrategy, log: StagedStrategy) -> Proposal:
     """Treat the answers about the centres as they stand as a log."""
-    entities, memory = strategy.entities, strategy.memory.at(strategy.centers)
-    choices, chance = memory.choices(), memory.propensity[memory.sure]
-    known = np.concatenate([entities.X, strategy.centers])
+    memory = strategy.memory.at(strategy.centers)
+    chance = memory.propensity[memory.certain]
+    known = np.concatenate([strategy.entities.X, strategy.centers])
+    plans = plans_from_log(
+        log, memory.choices(), chance if np.isfinite(chance).all() else None,
+        np.stack([known.min(0), known.max(0)]),
+    )  # fmt: skip
+    assert plans.decision is not None
     with log.few_threads():
-        log.learn_log(choices, np.stack([known.min(0), known.max(0)]))
-        assert isinstance(log.responses, TermsModel)
-        assert log.responses.fitted is not None
-        propensity = chance if np.isfinite(chance).all() else None
-        moved = log.centers, log.labels
-        plans = LoggedPlans(entities, choices, log.responses.fitted, propensity, moved)
-        plans.decide()
-        assert plans.decision is not None
         then = plans.saving_of_moving()
     doubts = plans.decision.doubts
     if plans.decision.name != PlanName.MOVED:
         doubts = (*doubts, instead_of_moving(plans.decision.name))
     saving, cost_then = then.saving, then.expected.value
-    return Proposal(
-        *moved, cost_then + saving.value, cost_then, saving.value, saving.low, saving.high, doubts
-    )
+    return Proposal(*plans.moved, cost_then + saving.value, cost_then, *saving[:3], doubts)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -62,7 +64,7 @@ class Finder:
     def portfolio(self, model: Autonomy) -> FloatArray:
         """Return the best centres for a model that is quick to evaluate."""
         # A log is given once, and short searches end in local optima too often (London, 25
-        # centres: 1.4 % too dear in two of five). Models by entity take several times as long.
+        # centres: 1.4 % too expensive in two of five). Models by entity take several times as long.
         if self.long and not model.by_entity:
             problem = self.problem(model)
             found = [self._run(model, n_improved=8) for _ in range(2)]
@@ -88,23 +90,20 @@ class Finder:
         """Return the best centres near these that stand in the region."""
         assert self.region is not None
         low, high = self.region
-        problem = self.problem(model)
-        descent = Descent(max_iter=60, tol=1e-4)
+        polish = self._polisher(self.problem(model))
         for _ in range(3):
             inside = np.clip(Y, low, high)
             if np.array_equal(inside, Y):
                 return Y
-            Y = descent.polish(problem, inside)
+            Y = polish(inside)
         return np.clip(Y, low, high)
 
     def on_network(self, model: Autonomy, Y: FloatArray) -> FloatArray:
         """Return the best of several starts, polished on a model that is slow to evaluate."""
-        whole = self.problem(model)
-        problem = thin(whole, canonical_order(whole), SEARCHED_BY)
-        seed = int(self.rng.integers(2**31))
         annealed = anneal(
-            problem, self.n_clusters, solver=Gradient(), schedule=Geometric(tau=1.8), max_iter=40,
-            tol=1e-4, random_state=seed, predict=False,
+            self._few(self.problem(model)), self.n_clusters, solver=Gradient(),
+            schedule=Geometric(tau=1.8), max_iter=40, tol=1e-4,
+            random_state=int(self.rng.integers(2**31)), predict=False,
         )  # fmt: skip
         starts = [Y, annealed.centers]
         if self.stage and self.known is not None:
@@ -114,6 +113,11 @@ class Finder:
     def polished(self, model: Autonomy, starts: list[FloatArray]) -> FloatArray:
         """Return the best of some centres, each polished."""
         whole = self.problem(model)
-        problem = thin(whole, canonical_order(whole), SEARCHED_BY)
-        descent = Descent(max_iter=60, tol=1e-4)
-        return min((descent.polish(problem, start) for start in starts), key=whole.distortion)
+        polish = self._polisher(self._few(whole))
+        return min(map(polish, starts), key=whole.distortion)
+
+    def _few(self, problem: Problem) -> Problem:
+        return thin(problem, canonical_order(problem), SEARCHED_BY)
+
+    def _polisher(self, problem: Problem) -> Callable[[FloatArray], FloatArray]:
+        return partial(Descent(max_iter=60, tol=1e-4).polish, problem)

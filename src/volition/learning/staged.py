@@ -24,23 +24,21 @@ from volition.core.problem import Problem
 from volition.core.validation import FloatArray
 from volition.learning.drift import DriftMonitor, Shift, WatchedAnswers
 from volition.learning.entities import Entities
-from volition.learning.layouts import Layouts, Showing
+from volition.learning.layouts import Showing, next_layout
 from volition.learning.memory import Memory
-from volition.learning.models.response import ResponseModel
+from volition.learning.models.response import ResponseModel, first_goal
 from volition.learning.models.service import FEWEST_LAYOUTS, ServiceModel
 from volition.learning.models.terms import TermsModel
 from volition.learning.monitor import Change
 from volition.learning.networks.network import ADENetwork
 from volition.learning.networks.recipe import PRESETS
-from volition.learning.policy import draw, gibbs
+from volition.learning.policy import gibbs, prescribe
 from volition.learning.searching import Finder
-from volition.learning.strategy import SPENT, Answers, Questions, Strategy
+from volition.learning.strategy import Answers, Questions, Strategy
 from volition.populations.answers import IntArray
 
 #: questions at a time
 BATCH = 512
-#: share of the data's spread by which centres move to become others, of unknown cost
-MOVED = 0.05
 #: beta that means a hard policy, times the cost of a single centre
 HARD = 1e4
 #: questions that choices ask for at most, and the share that is prescribed blindly
@@ -69,21 +67,26 @@ class StagedStrategy(Strategy):
         Questions that are asked at most, unless a budget says otherwise.
     terms : callable
         Makes the model for answers that tell which cluster was used.
-    service : callable
+    service : callable of entities and generator
         Makes the model for costs that the metric does not explain.
-    expected : callable, optional
-        Makes the strategy for costs of which nothing is known but their means, from this one; None
-        if costs cannot be negative.
+    expected : callable of this strategy, optional
+        Makes the strategy for costs of which nothing is known but their means; None if costs
+        cannot be negative.
     wanted : {"auto", "choices", "served"}
         Which model it is to be; "auto" looks at the first answers.
     needs_realized : bool
         Whether costs alone are not enough.
     """
 
+    saved = (
+        *Strategy.saved, "stage", "told", "finished", "scale", "cost_unit", "region", "wanted",
+        "memory", "showing",
+    )  # fmt: skip
+
     def __init__(
         self, entities: Entities, n_clusters: int, rng: np.random.Generator, *, exploration: float,
         tol: float, most: int, terms: Callable[[], TermsModel],
-        service: Callable[[Entities], ServiceModel],
+        service: Callable[[Entities, np.random.Generator], ServiceModel],
         expected: Callable[[StagedStrategy], Strategy] | None = None, wanted: str = "auto",
         needs_realized: bool = False,
     ) -> None:  # fmt: skip
@@ -91,62 +94,64 @@ class StagedStrategy(Strategy):
         self.tol, self.most, self.wanted = tol, most, wanted
         self._terms, self._service, self._expected = terms, service, expected
         self.needs_realized = needs_realized
-        base = entities.problem()
-        mean = base.mean_center()[0].astype(np.float64)
-        self.scale, self.cost_unit = base.scale, base.cost_scale
-        self.centers = np.repeat(mean[None], n_clusters, axis=0)
-        self.layouts, self.showing = Layouts(n_clusters, self.scale, rng), Showing()
-        self.memory = Memory(n_clusters, entities.n_features, self.cost_unit)
+        self.showing = Showing()
+        self.memory = Memory.empty(n_clusters, entities.n_features, self.cost_unit)
         self.drift = DriftMonitor(n_clusters)
         self.beta = HARD / self.cost_unit
         self.stage, self.told = 0, 0
-        self.finished: str | None = None
         self.region: FloatArray | None = None
         self.responses: ResponseModel | None = None
         self._outgrown = False  # costs are of another kind
         if wanted != "auto":
-            self.responses = terms() if wanted == "choices" else service(entities)
+            self.responses = self._new_model(learns_costs=wanted == "served")
         self.relabel()
+
+    def _new_model(self, learns_costs: bool) -> ResponseModel:
+        return self._service(self.entities, self.rng) if learns_costs else self._terms()
 
     @property
     def model(self) -> Autonomy | None:
         return None if self.responses is None else self.responses.autonomy
 
+    @property
+    def head(self) -> str:
+        """What is learned, as users name it."""
+        return "undecided" if self.responses is None else self.responses.head
+
+    @property
+    def network(self) -> Any:
+        """The network as trained so far; None where terms suffice."""
+        return None if self.responses is None else self.responses.trained
+
     # -- asking -----------------------------------------------------------------------------------
 
     def choose(self, entities: IntArray, blind: np.ndarray) -> Questions:
-        n, K = len(entities), self.n_clusters
-        sets, which, exact = self.showing.take(n, self._per_layout, self._next_set)
-        if self.model is None:
-            q: FloatArray = np.zeros((n, K))
-            pi: FloatArray = np.full(q.shape, 1 / K)
-        else:
+        sets, which, exact = self.showing.take(len(entities), self._per_layout, self._next_set)
+        q: FloatArray = np.zeros((len(entities), self.n_clusters))
+        pi: FloatArray = np.full(q.shape, 1 / self.n_clusters)
+        if self.model is not None:
             q = self._costs_at(entities, which, sets)
             pi = gibbs(q, math.inf)
-        drawn = draw(pi, self.rng)
-        drawn = np.where(blind, self.rng.integers(0, K, n), drawn)
-        chance = (1 - self.exploration) * pi[np.arange(n), drawn] + self.exploration / K
+        drawn, chance = prescribe(pi, blind, self.exploration, self.rng)
         greedy = (self.model is not None) & exact & (drawn == q.argmin(1))
-        return Questions(drawn, np.maximum(chance, 1e-12), greedy, sets[which])
+        return Questions(drawn, chance, greedy, sets[which])
 
     def _next_set(self) -> tuple[FloatArray, bool]:
         if self.held:
             return self.centers.copy(), True
-        settled = self.finished is not None
-        return self.layouts.near_or_far(
-            self.centers, self.entities, roam=self.stage == 0, settled=settled
-        )
+        return next_layout(
+            self.centers, self.entities, self.scale, self.rng,
+            roam=self.stage == 0, settled=self.finished is not None,
+        )  # fmt: skip
 
     @property
     def _per_layout(self) -> int:
         """Questions about one set of centres."""
-        each = 64 if self.responses is None else self.responses.per_layout
+        responses = self.responses
+        each = 64 if responses is None else responses.per_layout
         # Few answers are to be about many places, also before it is known what they tell.
-        if isinstance(self.responses, ServiceModel) or (
-            self._undecided and not self.needs_realized
-        ):
-            each = max(1, min(each, self.goal // FEWEST_LAYOUTS))
-        return each
+        many = not self.needs_realized if responses is None else responses.learns_costs
+        return max(1, min(each, self.goal // FEWEST_LAYOUTS)) if many else each
 
     def _costs_at(self, entities: IntArray, which: IntArray, sets: FloatArray) -> FloatArray:
         """Return expected costs (n, K) as the model sees them, each question at its centres."""
@@ -168,19 +173,14 @@ class StagedStrategy(Strategy):
     @property
     def goal(self) -> int:
         """Answers that the present stage waits for."""
-        responses = self.responses
-        first = 2000 if self.budget is None else min(2000, max(1, int(0.4 * self.budget)))
-        first = first if responses is None else responses.first_goal(self.budget)
-        if self.stage == 0:
-            return first
-        return (
-            first * 2**self.stage if isinstance(responses, ServiceModel) else 2000 * 2**self.stage
-        )
+        if self.responses is None:
+            return first_goal(self.budget)
+        return self.responses.goal(self.stage, self.budget)
 
     @property
     def batch_size(self) -> int:
         wanted = max(64, self.goal - self.told)
-        if self._undecided and not self.needs_realized:
+        if self.responses is None and not self.needs_realized:
             wanted = min(wanted, max(64, DECIDED_BY - len(self.memory)))
         return min(BATCH, wanted)
 
@@ -190,13 +190,8 @@ class StagedStrategy(Strategy):
 
     # -- learning ---------------------------------------------------------------------------------
 
-    @property
-    def _undecided(self) -> bool:
-        return self.responses is None
-
     def take(self, answers: Answers) -> None:
-        self.memory = self.memory.copied()
-        self.memory.add(answers, self.entities)
+        self.memory = self.memory.added(answers, self.entities)
         self.told += len(answers)
 
     def noticed(self, answers: Answers) -> Change | None:
@@ -206,7 +201,7 @@ class StagedStrategy(Strategy):
         not.
         """
         new = self.memory.latest(len(answers))
-        rows, K = new.sure, self.n_clusters
+        rows, K = new.certain, self.n_clusters
         if K < 2 or len(rows) == 0:
             return None
         Y, j = new.layouts[new.layout[rows]], new.prescribed[rows]
@@ -214,7 +209,7 @@ class StagedStrategy(Strategy):
         with torch.no_grad():
             D = self.entities.cost.each(x, y).numpy()
             apart = self.entities.cost.each(y[np.arange(len(j)), j], y).numpy()
-        used = new.served[rows].argmax(1)
+        used = new.candidates[rows].argmax(1)
         watched = WatchedAnswers(
             new.entities[rows], j, D / self.cost_unit, apart / self.cost_unit, Y, used
         )
@@ -226,8 +221,8 @@ class StagedStrategy(Strategy):
         late = self.memory.latest(found.n_after)
         tables = []
         for memory in (self.memory, late):
-            table, rows = np.zeros((self.n_clusters,) * 2, dtype=np.int64), memory.sure
-            np.add.at(table, (memory.prescribed[rows], memory.served[rows].argmax(1)), 1)
+            table, rows = np.zeros((self.n_clusters,) * 2, dtype=np.int64), memory.certain
+            np.add.at(table, (memory.prescribed[rows], memory.candidates[rows].argmax(1)), 1)
             tables.append(table)
         chance = min(1.0, 2 * float(norm.sf(found.statistic)))
         before, after = (tables[0] - tables[1]).tolist(), tables[1].tolist()
@@ -235,14 +230,14 @@ class StagedStrategy(Strategy):
         return Change(*when, found.what, found.before, found.after, chance, before, after)
 
     def learn(self, answers: Answers) -> None:
-        if isinstance(self.responses, TermsModel) and self.responses.from_log:
+        if self.responses is not None and self.responses.from_log:
             self.responses = self.responses.copied()
             self.responses.from_log = False  # from now on there is more than the log
         if len(self.memory) >= min(DECIDED_BY, self.goal) or self.needs_realized:
             self._check_wanted()
-            if self._undecided:
+            if self.responses is None:
                 self._decide()
-        while not (self._undecided or self._outgrown) and self.told >= self.goal:
+        while self.responses is not None and not self._outgrown and self.told >= self.goal:
             if self.wanted == "auto":
                 self._decide()
                 if self._outgrown:
@@ -253,7 +248,7 @@ class StagedStrategy(Strategy):
             self.relabel()
 
     def _check_wanted(self) -> None:
-        """Raise one sentence if answers do not tell what somebody wants to be learned."""
+        """Raise one sentence if answers do not tell what is wanted."""
         decoded, negative = self.memory.share_decoded, self.memory.share_negative
         if self.wanted == "choices" and decoded < EXPLAINED:
             raise ValueError(
@@ -268,24 +263,21 @@ class StagedStrategy(Strategy):
             )
 
     def _decide(self, ending: bool = False) -> None:
-        """Settle what is to be learned, by what the answers so far tell."""
+        """Decide what to learn, by what the answers so far tell."""
         memory = self.memory
-        if memory.share_explained >= EXPLAINED:
-            kind: type[ResponseModel] = TermsModel
-        elif memory.share_negative <= 1 - EXPLAINED:
-            kind = ServiceModel
-        elif self._expected is None:
-            kind = TermsModel  # which centre was used is known all the same
-        elif ending:
-            return  # expected costs take so many answers that nothing is changed to them now
-        else:
-            self._outgrown = True
-            return
-        if not isinstance(self.responses, kind):
-            self.responses = self._terms() if kind is TermsModel else self._service(self.entities)
-            self.stage = 0 if self.responses is not None and self.model is None else self.stage
+        learns_costs = False
+        if memory.share_explained < EXPLAINED:
+            if memory.share_negative <= 1 - EXPLAINED:
+                learns_costs = True
+            elif self._expected is not None:
+                # Expected costs take so many answers that nothing is changed to them at the end.
+                self._outgrown = not ending
+                return
+        if self.responses is None or self.responses.learns_costs != learns_costs:
+            self.responses = self._new_model(learns_costs)
+            self.stage = 0 if self.model is None else self.stage
 
-    def replaced(self) -> Strategy | None:
+    def successor(self) -> Strategy | None:
         if not self._outgrown or self._expected is None:
             return None
         heir = self._expected(self)
@@ -299,7 +291,7 @@ class StagedStrategy(Strategy):
         self.responses = self.responses.copied()
         self.responses.fit(self.memory, self.entities, self.stage, self.rng)
         if not self.held:
-            self._move_to(self.responses.search(self._finder()))
+            self._search()
 
     def learn_log(self, choices: Choices, region: FloatArray) -> None:
         """Learn from recorded choices, and take the centres that the model says."""
@@ -307,7 +299,7 @@ class StagedStrategy(Strategy):
         self.centers, self.stage, self.region = choices.layouts[-1].copy(), 1, region
         self.responses = self._terms()
         self.responses.fit(self.memory, self.entities, self.stage, self.rng)
-        self._move_to(self.responses.search(self._finder(long=True)))
+        self._search(long=True)
         self.finished = "the log is at its end"
         self.relabel()
 
@@ -317,7 +309,7 @@ class StagedStrategy(Strategy):
         other = self.copied()
         other.held, other.stage = False, max(1, self.stage)
         other.responses = self.responses.copied()
-        other._move_to(other.responses.search(other._finder(long=True)))
+        other._search(long=True)
         other.relabel()
         return other.centers, other.labels, other.distortion
 
@@ -326,10 +318,11 @@ class StagedStrategy(Strategy):
             self.entities, self.n_clusters, self.rng, self.stage, self.centers, long, self.region
         )
 
-    def _move_to(self, Y: FloatArray) -> None:
-        """Put the centres where they should be, unless those at hand are as good."""
+    def _search(self, long: bool = False) -> None:
+        """Put the centres where the model says, unless those at hand are as good."""
         responses = self.responses
         assert responses is not None
+        Y = responses.search(self._finder(long))
         assert responses.judge is not None
         assert self.model is not None
         problem = self._finder().problem(responses.judge)
@@ -347,27 +340,20 @@ class StagedStrategy(Strategy):
 
         Terms need no such proof.
         """
-        if isinstance(self.responses, TermsModel):
+        if self.metric_holds:
             return True
         assert self.model is not None
         seen = self.monitor.distortion(self.recost)
         believed = self._finder().problem(self.model).distortion(self.centers)
         return seen.n_answers >= FEWEST_SEEN and seen.low <= believed
 
-    def place(self, Y: FloatArray) -> None:
-        """Put the centres here; what others have cost is not what these do."""
+    def place(self, centers: FloatArray) -> None:
+        super().place(centers)
         self.showing = Showing()
-        if np.abs(Y - self.centers).max() > MOVED * self.scale:
-            self.monitor.forget_costs()
-        self.centers = np.array(Y, dtype=np.float64)
-
-    def as_now(self, centers: FloatArray) -> np.ndarray:
-        moved: FloatArray = np.abs(centers - self.centers).max((-2, -1))
-        return moved <= MOVED * self.scale
 
     @property
     def metric_holds(self) -> bool:
-        return not isinstance(self.responses, ServiceModel)
+        return self.responses is None or not self.responses.learns_costs
 
     def changed(self, change: Change) -> None:
         """Begin again at the present centres: what was chosen before no longer tells."""
@@ -377,24 +363,19 @@ class StagedStrategy(Strategy):
             self.responses = self.responses.copied()
             self.responses.forget()
 
-    def enough(self) -> str | None:
-        if self.finished is not None:
-            return self.finished
-        return SPENT if self.tally.asked >= self.limit else None
-
-    def conclude(self, thoroughly: bool) -> None:
+    def finalize(self, thoroughly: bool) -> None:
         if thoroughly and self.told and self.finished is None and len(self.memory):
             self._check_wanted()
             if self.wanted == "auto":
                 self._decide(ending=True)
             self.stage = max(1, self.stage) if self.model is not None else self.stage
-            if not self._undecided:
+            if self.responses is not None:
                 self._explore()
         self.relabel()
 
     def doubts(self) -> list[str]:
         memory = self.memory
-        if isinstance(self.responses, ServiceModel) or memory.share_explained >= EXPLAINED:
+        if not self.metric_holds or memory.share_explained >= EXPLAINED:
             return []
         negative = 100 * memory.share_negative
         what = f"{negative:.1f} % are negative" if negative else "many are not those of any centre"
@@ -434,41 +415,22 @@ class StagedStrategy(Strategy):
 
     def copied(self) -> Self:
         other = super().copied()
-        other.showing = self.showing.copied()
         other.drift = copy.deepcopy(self.drift)
         return other
 
     def state(self) -> dict[str, Any]:
         responses = self.responses
-        return {
-            **self.plan_state(),
-            "stage": self.stage,
-            "told": self.told,
-            "finished": self.finished,
-            "scale": self.scale,
-            "cost_unit": self.cost_unit,
-            "region": self.region,
-            "memory": self.memory.state(),
+        return super().state() | {
             "drift": self.drift.state(),
-            "showing": self.showing.state(),
-            "wanted": self.wanted,
-            "kind": None if responses is None else type(responses).__name__,
+            "learns_costs": None if responses is None else responses.learns_costs,
             "responses": None if responses is None else responses.state(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        self.restore_plan(state)
-        for name in ("stage", "told", "finished", "scale", "cost_unit", "region", "wanted"):
-            setattr(self, name, state[name])
-        self.memory = Memory.from_state(state["memory"])
+        super().restore(state)
         self.drift = DriftMonitor.from_state(state["drift"])
-        self.showing = Showing(**state["showing"])
-        if state["kind"] is not None:
-            self.responses = (
-                self._terms()
-                if state["kind"] == TermsModel.__name__
-                else self._service(self.entities)
-            )
+        if state["responses"] is not None:
+            self.responses = self._new_model(state["learns_costs"])
             self.responses.restore(state["responses"], self.entities)
 
 
@@ -487,6 +449,6 @@ def choice_strategy(
         tol=tol,
         most=MOST,
         terms=lambda: TermsModel(family, network, recipe, given, from_log),
-        service=lambda now: ServiceModel(recipe, now, n_clusters, int(rng.integers(2**31))),
+        service=lambda now, rng: ServiceModel(recipe, now, n_clusters, int(rng.integers(2**31))),
         needs_realized=True,
     )

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from enum import Enum
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
@@ -13,17 +15,20 @@ from volition.core.autonomy import Autonomy
 from volition.core.kernels.blocks import threads_for
 from volition.core.problem import BLOCK_ROWS, Problem
 from volition.core.validation import FloatArray
+from volition.io.serialization import registered
 from volition.learning.entities import Entities
 from volition.learning.ledger import Asked
 from volition.learning.monitor import Change, Monitor
 from volition.populations.answers import IntArray
 
-#: what all strategies keep
-PLAN = ("centers", "labels", "distortion", "beta", "budget", "begun_at", "held")
-#: why a fit ends that has asked as much as it may
-SPENT = "the budget is spent"
 #: rows that a model is asked about at a time
 ROWS = 16_384
+
+
+class Stop(Enum):
+    """Why a fit ends, where it is not for what was learned."""
+
+    BUDGET = "as many questions were asked as a fit may ask"
 
 
 class Questions(NamedTuple):
@@ -37,17 +42,19 @@ class Questions(NamedTuple):
     centers: FloatArray
 
 
+@registered
 class Tally(NamedTuple):
-    """How often was asked and answered so far."""
+    """Questions and answers so far."""
 
     asked: int = 0
     answered: int = 0
     repeated: int = 0
 
 
+@registered
 @dataclass(frozen=True)
 class Answers:
-    """Answers to be learned from, none of which comes twice."""
+    """Answers to learn from, each of them once."""
 
     asked: Asked
     #: cluster that was used; -1 where that was not told
@@ -63,8 +70,6 @@ class Answers:
     @property
     def sets(self) -> FloatArray:
         """The centres of each answer, (m, K, d)."""
-        if self.centers.ndim == 3:
-            return self.centers
         return np.broadcast_to(self.centers, (len(self), *self.centers.shape[-2:]))
 
     def take(self, index: Any) -> Answers:
@@ -74,11 +79,12 @@ class Answers:
 
 
 class Strategy(ABC):
-    """Decides where to ask, what to prescribe, what to learn, and when enough is known.
+    """Decides where to ask, what to prescribe, what to learn, and when to stop.
 
     A study works on a copy while it learns and keeps it only if nothing failed. So `learn` may
     replace attributes, but must not change arrays or containers in place unless `copied` copies
-    them or `undo` puts them back.
+    them or `undo` puts them back. What `choose` counts belongs to both: questions that are asked
+    meanwhile were asked.
 
     Attributes
     ----------
@@ -91,21 +97,29 @@ class Strategy(ABC):
         Questions that learning may take; None for as many as it needs.
     begun_at : int
         Questions that others had asked before this one took over.
-    tally : Tally
     held : bool
         Whether the centres stand where they are: nothing else is shown, and nothing moves.
+    finished : str or None
+        Why there is no more to learn, where that is so.
+    scale, cost_unit : float
+        The data's spread, and a cost of the usual size.
     """
 
+    #: attributes that a file keeps
+    saved: ClassVar[tuple[str, ...]] = (
+        "centers", "labels", "distortion", "beta", "budget", "begun_at", "held",
+    )  # fmt: skip
     #: whether costs alone are not enough
     needs_realized = False
     #: whether each question comes with its own centres
     own_centers = True
+    #: share of the data's spread by which centres move to become others, of unknown cost
+    jump = 0.05
 
     centers: FloatArray
     labels: IntArray
     distortion: float
     beta: float
-    budget: int | None
 
     def __init__(
         self, entities: Entities, n_clusters: int, exploration: float, rng: np.random.Generator
@@ -114,17 +128,30 @@ class Strategy(ABC):
         self.rng = rng
         self.monitor = Monitor(n_clusters)
         self.tally = Tally()
-        self.budget = None
+        self.budget: int | None = None
         self.begun_at = 0
         self.held = False
+        self.finished: str | None = None
+        base = entities.problem()
+        self.scale, self.cost_unit = base.scale, base.cost_scale
+        self.centers = np.repeat(base.mean_center().astype(np.float64), n_clusters, axis=0)
+
+    # -- the plan ---------------------------------------------------------------------------------
+
+    def place(self, centers: FloatArray) -> None:
+        """Put the centres here; what others have cost is not what these do."""
+        if np.abs(centers - self.centers).max() > self.jump * self.scale:
+            self.monitor.forget_costs()
+        self.centers = np.array(centers, dtype=np.float64)
 
     def hold(self, centers: FloatArray) -> None:
-        """Let the centres stand here until somebody moves them."""
+        """Let the centres stand here until they are moved."""
         if centers.shape != self.centers.shape:
             raise ValueError(
                 f"centers has shape {centers.shape}, but {self.centers.shape} is expected."
             )
-        self.held, self.centers = True, np.array(centers, dtype=np.float64)
+        self.held = True
+        self.place(centers)
         self.monitor.forget_costs()
         self.relabel()
 
@@ -134,6 +161,39 @@ class Strategy(ABC):
         Nothing moves.
         """
         raise ValueError("This learner moves its centres step by step; it cannot propose others.")
+
+    def relabel(self) -> None:
+        """Set labels and distortion from what is known, at the centres as they stand."""
+        weight = self.entities.weight
+        labels, total = np.full(len(self.entities), -1), 0.0
+        for rows, expected in self.expected_here():
+            labels[rows] = expected.argmin(1)
+            total += float(weight[rows] @ expected.min(1))
+        self.labels = labels
+        self.distortion = total / max(float(weight.sum()), 1e-300)
+
+    def expected_here(self, centers: Any = None) -> Iterator[tuple[IntArray, FloatArray]]:
+        """Yield numbers of entities that are here, and their expected costs, part by part."""
+        here = self.entities.here
+        for lo in range(0, len(here), ROWS):
+            rows = here[lo : lo + ROWS]
+            yield rows, self.expected_costs(self.entities.X[rows], rows, centers=centers)
+
+    def expected_costs(
+        self, X: FloatArray, rows: IntArray | None, covariates: Any = None, centers: Any = None
+    ) -> FloatArray:
+        """Return the expected cost of prescribing each centre, (m, K)."""
+        Y = self.centers if centers is None else centers
+        return self.problem(X, rows, covariates).expected_costs(Y)
+
+    @property
+    @abstractmethod
+    def model(self) -> Autonomy | None:
+        """What is known of how entities choose; None as long as nothing is."""
+
+    @abstractmethod
+    def problem(self, X: FloatArray, rows: IntArray | None, covariates: Any = None) -> Problem:
+        """Return the problem of some entities; ``rows`` says which, if they are ours."""
 
     # -- asking -----------------------------------------------------------------------------------
 
@@ -155,6 +215,15 @@ class Strategy(ABC):
     def limit(self) -> int:
         """How many questions a fit may ask at most, the trial at its end not included."""
 
+    def begin_fit(self, total: int | None) -> None:
+        """Prepare what only a fit does; ``total`` is what it may ask in all, if that is given."""
+
+    def reason_to_stop(self) -> str | Stop | None:
+        """Return why a fit should ask no more, or None if it should go on."""
+        if self.finished is not None:
+            return self.finished
+        return Stop.BUDGET if self.tally.asked >= self.limit else None
+
     # -- learning ---------------------------------------------------------------------------------
 
     def take(self, answers: Answers) -> None:
@@ -169,36 +238,21 @@ class Strategy(ABC):
         when = self.tally.asked, self.tally.answered
         return self.monitor.add_choices(asked.prescribed[blind], answers.realized[blind], when)
 
+    @property
+    def watches_choices(self) -> bool:
+        """Whether a change in the shares of realised clusters is a change of behaviour."""
+        return True
+
+    def changed(self, change: Change) -> None:
+        """Act on a change of behaviour."""
+
     @abstractmethod
     def learn(self, answers: Answers) -> None:
         """Take in answers."""
 
     @abstractmethod
-    def enough(self) -> str | None:
-        """Return why a fit has learned what it set out to, or None if it has not."""
-
-    @abstractmethod
-    def conclude(self, thoroughly: bool) -> None:
+    def finalize(self, thoroughly: bool) -> None:
         """Set the plan from what is known now; ``thoroughly`` at the end of a fit."""
-
-    def relabel(self) -> None:
-        """Set labels and distortion from what is known, at the centres as they stand."""
-        here, weight = self.entities.here, self.entities.weight
-        labels, total = np.full(len(self.entities), -1), 0.0
-        for lo in range(0, len(here), ROWS):
-            rows = here[lo : lo + ROWS]
-            expected = self.expected_costs(self.entities.X[rows], rows)
-            labels[rows] = expected.argmin(1)
-            total += float(weight[rows] @ expected.min(1))
-        self.labels = labels
-        self.distortion = total / max(float(weight.sum()), 1e-300)
-
-    def expected_costs(
-        self, X: FloatArray, rows: IntArray | None, covariates: Any = None, centers: Any = None
-    ) -> FloatArray:
-        """Return the expected cost of prescribing each centre, (m, K)."""
-        Y = self.centers if centers is None else centers
-        return self.problem(X, rows, covariates).expected_costs(Y)
 
     def admit(self, entities: Entities, first: int) -> None:
         """Take in that there are more entities, from number ``first`` on."""
@@ -210,27 +264,11 @@ class Strategy(ABC):
         self.entities = entities
         self.relabel()
 
-    def successor(self, total: int | None) -> Strategy | None:
-        """Return who takes over when this one has learned that it is the wrong one.
-
-        ``total`` is what the fit may ask in all.
-        """
+    def successor(self) -> Strategy | None:
+        """Return who goes on from here, where answers show that this is the wrong strategy."""
         return None
 
-    def replaced(self) -> Strategy | None:
-        """Return who goes on from here at once, where answers show that this is the wrong one."""
-        return None
-
-    def begin_fit(self, budget: int) -> None:
-        """Prepare what only a fit does; ``budget`` is what it may ask in all."""
-
-    def changed(self, change: Change) -> None:
-        """Act on a change of behaviour."""
-
-    @property
-    def watches_choices(self) -> bool:
-        """Whether a change in the shares of realised clusters is a change of behaviour."""
-        return True
+    # -- results ----------------------------------------------------------------------------------
 
     @property
     def metric_holds(self) -> bool:
@@ -239,22 +277,11 @@ class Strategy(ABC):
 
     def as_now(self, centers: FloatArray) -> Any:
         """Return which centres, (K, d) or (m, K, d), count as those of the plan."""
-        return True
+        return np.abs(centers - self.centers).max((-2, -1)) <= self.jump * self.scale
 
     def recost(self, entities: IntArray, realized: IntArray) -> FloatArray | None:
         """Return costs of past answers at the centres as they stand, if that can be known."""
         return None
-
-    # -- results ----------------------------------------------------------------------------------
-
-    @property
-    @abstractmethod
-    def model(self) -> Autonomy | None:
-        """What is known of how entities choose; None as long as nothing is."""
-
-    @abstractmethod
-    def problem(self, X: FloatArray, rows: IntArray | None, covariates: Any = None) -> Problem:
-        """Return the problem of some entities; ``rows`` says which, if they are ours."""
 
     def figures(self) -> dict[str, Any]:
         """Return what else belongs into a line of the history."""
@@ -279,20 +306,14 @@ class Strategy(ABC):
     def undo(self) -> None:
         """Put back what `learn` has changed in place; called on a copy that is given up."""
 
-    @abstractmethod
     def state(self) -> dict[str, Any]:
         """Return all that a file needs to go on from here: plain values and arrays, nested."""
+        # Questions that are asked later must not change it.
+        kept = {name: copy.copy(getattr(self, name)) for name in self.saved}
+        return kept | {"monitor": self.monitor.state()}
 
-    @abstractmethod
     def restore(self, state: dict[str, Any]) -> None:
         """Go back to a saved `state`."""
-
-    def plan_state(self) -> dict[str, Any]:
-        """Return the part of the state that all strategies have."""
-        return {name: getattr(self, name) for name in PLAN} | {"monitor": self.monitor.state()}
-
-    def restore_plan(self, state: dict[str, Any]) -> None:
-        """Go back to what `plan_state` has returned."""
-        for name in PLAN:
+        for name in self.saved:
             setattr(self, name, state[name])
         self.monitor.restore(state["monitor"])

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,11 +22,16 @@ from volition.learning.ledger import Asked, Ledger
 from volition.learning.monitor import Change, Estimate
 from volition.learning.strategy import Answers, Strategy, Tally
 from volition.learning.trial import Plan, TrialResult, contradicts
-from volition.populations.answers import IntArray, Prescriptions, Response
+from volition.populations.answers import IntArray, Prescriptions, Response, check_range
 
 log = logging.getLogger("volition")
 #: lines of history beyond which every other one is dropped
 LONGEST_HISTORY = 20_000
+#: attributes of a study that a file keeps
+SAVED = (
+    "inbox", "strangers", "version", "shown", "tally", "history", "changes", "trial", "finalized",
+    "assumption",
+)  # fmt: skip
 
 
 @registered
@@ -47,10 +53,11 @@ class Progress(NamedTuple):
     stage: int = 0
 
 
+@registered
 class Letter(NamedTuple):
     """Answers that were told and not yet learned from."""
 
-    ids: IntArray  # -1 for prescriptions that somebody else made
+    ids: IntArray  # -1 for prescriptions that this learner has not made
     answers: Answers
 
 
@@ -71,13 +78,16 @@ class Study:
         self.inbox: tuple[Letter, ...] = ()
         #: numbers of questions that were asked by an earlier run, after its last checkpoint
         self.strangers = np.zeros(0, dtype=np.int64)
-        self.layouts = 0  # versions of centres that were shown
-        self._shown: FloatArray | None = None
+        #: the centres that were shown last, and their number
+        self.shown: FloatArray | None = None
+        self.version = 0
         self.tally = Tally()
         self.history: list[Progress] = []
         self.changes: list[Change] = []
         self.trial = TrialResult()
-        self.concluded = False
+        #: whether the plan is what a fit makes of all answers at its end
+        self.finalized = False
+        #: what a strategy that has handed over had found out about its own assumption
         self.assumption: Any = None
         self._lock = threading.RLock()
         self._learning = threading.Lock()
@@ -92,22 +102,7 @@ class Study:
     def ask(self, n: int | None = None, entities: Any = None) -> Prescriptions:
         """Return questions: about n entities that are drawn, or about these."""
         with self._lock:
-            strategy = self.strategy
-            if entities is not None:
-                if n is not None:
-                    raise ValueError("ask takes n or entities, not both.")
-                who = self.entities.check_numbers(entities)
-                gone = np.flatnonzero(self.entities.weight[who] <= 0)
-                if len(gone):
-                    raise ValueError(f"Entity {who[gone[0]]} has left; it cannot be asked.")
-                if len(who) == 0:
-                    raise ValueError("entities must name at least one entity.")
-            else:
-                if n is None:
-                    left = strategy.limit - self.tally.asked
-                    n = min(strategy.batch_size, left) if left > 0 else strategy.batch_size
-                check_integer(n, "n", 1)
-                who = strategy.draw_entities(n)
+            strategy, who = self.strategy, self._whom(n, entities)
             blind = strategy.rng.random(len(who)) < strategy.exploration
             with strategy.few_threads():
                 asked = strategy.choose(who, blind)
@@ -117,14 +112,33 @@ class Study:
             self._count(asked=len(who))
             return Prescriptions(who, asked.prescribed, asked.centers, ids, chance.copy(), version)
 
+    def _whom(self, n: int | None, entities: Any) -> IntArray:
+        """Return whom to ask, or raise one sentence."""
+        strategy = self.strategy
+        if entities is None:
+            if n is None:
+                left = strategy.limit - self.tally.asked
+                n = min(strategy.batch_size, left) if left > 0 else strategy.batch_size
+            check_integer(n, "n", 1)
+            return strategy.draw_entities(n)
+        if n is not None:
+            raise ValueError("ask takes n or entities, not both.")
+        who = self.entities.check_numbers(entities)
+        gone = np.flatnonzero(self.entities.weight[who] <= 0)
+        if len(gone):
+            raise ValueError(f"Entity {who[gone[0]]} has left; it cannot be asked.")
+        if len(who) == 0:
+            raise ValueError("entities must name at least one entity.")
+        return who
+
     def _versions(self, centers: FloatArray, m: int) -> IntArray:
         """Number sets of centres in the order in which they are shown; a set keeps its number."""
         sets = centers[None] if centers.ndim == 2 else centers
-        before = sets[:1] if self._shown is None else self._shown[None]
+        before = sets[:1] if self.shown is None else self.shown[None]
         new = (sets != np.concatenate([before, sets[:-1]])).any((1, 2))
-        new[0] |= self._shown is None
-        numbers = self.layouts + np.cumsum(new)
-        self.layouts, self._shown = int(numbers[-1]), sets[-1].copy()
+        new[0] |= self.shown is None
+        numbers = self.version + np.cumsum(new)
+        self.version, self.shown = int(numbers[-1]), sets[-1].copy()
         return np.broadcast_to(numbers, (m,)).astype(np.int64)
 
     def _count(self, asked: int = 0, answered: int = 0, repeated: int = 0) -> None:
@@ -140,23 +154,18 @@ class Study:
             rows = self._checked(prescriptions, response)
             ids, asked = self._asked(prescriptions, rows)
             new = self._new(ids)
-            rows, ids, asked = rows[new], ids[new], asked.take(new)
-            realized = response.realized
-            shown = prescriptions.centers
-            letter = Letter(
-                ids,
-                Answers(
-                    asked,
-                    np.full(len(rows), -1) if realized is None else realized[rows],
-                    response.cost[rows],
-                    shown.copy() if shown.ndim == 2 else shown[rows],
-                ),
+            rows, repeated = rows[new], int((~new).sum())
+            realized, shown = response.realized, prescriptions.centers
+            answers = Answers(
+                asked.take(new),
+                np.full(len(rows), -1) if realized is None else realized[rows],
+                response.cost[rows],
+                shown.copy() if shown.ndim == 2 else shown[rows],
             )
-            repeated = self.tally._replace(repeated=self.tally.repeated + int((~new).sum()))
-            if len(rows) or (~new).any():
-                # One step: whatever fails, an answer is written down and counted, or neither.
-                letters = (*self.inbox, letter) if len(rows) else self.inbox
-                vars(self).update(inbox=letters, tally=repeated)
+            inbox = (*self.inbox, Letter(ids[new], answers)) if len(rows) else self.inbox
+            tally = self.tally._replace(repeated=self.tally.repeated + repeated)
+            # One step: whatever fails, an answer is written down and counted, or neither.
+            vars(self).update(inbox=inbox, tally=tally)
             return len(rows)
 
     def _checked(self, prescriptions: Any, response: Any) -> IntArray:
@@ -195,16 +204,8 @@ class Study:
                     f"Answer {bad[0]} names cluster {realized[bad[0]]}; clusters are numbered 0 to "
                     f"{strategy.n_clusters - 1}."
                 )
-        for values, what, limit in (
-            (prescriptions.entities, "entity", len(self.entities)),
-            (prescriptions.prescribed, "cluster", strategy.n_clusters),
-        ):
-            bad = np.flatnonzero((values < 0) | (values >= limit))
-            if len(bad):
-                raise ValueError(
-                    f"There is no {what} {values[bad[0]]} (row {bad[0]}); {what} numbers go from "
-                    f"0 to {limit - 1}."
-                )
+        check_range(prescriptions.entities, "entity", len(self.entities))
+        check_range(prescriptions.prescribed, "cluster", strategy.n_clusters)
         return rows
 
     def _asked(self, prescriptions: Prescriptions, rows: IntArray) -> tuple[IntArray, Asked]:
@@ -242,20 +243,12 @@ class Study:
 
     def _new(self, ids: IntArray) -> np.ndarray:
         """Return which answers were never told before."""
-        new = np.ones(len(ids), dtype=bool)
-        numbered = np.flatnonzero(ids >= 0)
-        if len(numbered) == 0:
-            return new
-        mine = ids[numbered]
-        first = np.unique(mine, return_index=True)[1]
-        fresh = np.zeros(len(mine), dtype=bool)
-        fresh[first] = True
-        slots = self.ledger.slots(mine)
-        fresh &= ~((slots >= 0) & self.ledger.answered[slots])
-        told = [letter.ids for letter in self.inbox]
-        fresh &= ~np.isin(mine, np.concatenate([self.strangers, *told]))
-        new[numbered] = fresh
-        return new
+        slots = self.ledger.slots(ids)
+        told = np.concatenate([self.strangers, *(letter.ids for letter in self.inbox)])
+        again = ((slots >= 0) & self.ledger.answered[slots]) | np.isin(ids, told)
+        first = np.zeros(len(ids), dtype=bool)
+        first[np.unique(ids, return_index=True)[1]] = True
+        return (ids < 0) | (first & ~again)
 
     # -- learning ---------------------------------------------------------------------------------
 
@@ -266,25 +259,51 @@ class Study:
         """
         with self._learning:
             letters = self.inbox
-            if not letters:
-                return False
+            if letters:
+                self._attempt(lambda strategy: self._read(strategy, letters), letters)
+            return bool(letters)
+
+    def finalize(self, thoroughly: bool = True) -> None:
+        """Learn, and make of all answers what a fit makes of them at its end; all or nothing."""
+        self.learn()
+        with self._learning:
+            self._attempt(lambda strategy: self._finalized(strategy, thoroughly))
+
+    def _attempt(
+        self, work: Callable[[Strategy], dict[str, Any]], letters: tuple[Letter, ...] = ()
+    ) -> None:
+        """Let a copy of the strategy work, and put what comes of it in place: all or nothing."""
+        with self._lock:
+            before, strategy = self.strategy, self.strategy.copied()
+            strategy.tally, seed = self.tally, before.rng.bit_generator.state
+        try:
+            found = work(strategy)
             with self._lock:
-                before, strategy = self.strategy, self.strategy.copied()
-                strategy.tally, seed = self.tally, before.rng.bit_generator.state
-            history, changes, trial = list(self.history), list(self.changes), self.trial
-            try:
-                for letter in letters:
-                    trial = self._learned(strategy, letter.answers, history, changes, trial)
-                heir = strategy.replaced()
-                if heir is not None:
-                    heir.tally, heir.begun_at = strategy.tally, strategy.tally.asked
-                with self._lock:
-                    self._adopt(heir or strategy, letters, history, changes, trial)
-                log.debug("%s has learned from %d answers", self.name, self.tally.answered)
-            except BaseException:
-                self._give_up(before, strategy, seed)
-                raise
-            return True
+                found |= self._ticked(letters)
+                # Questions may have been asked meanwhile.
+                tally = self.tally._replace(answered=found["strategy"].tally.answered)
+                found["strategy"].tally = tally
+                vars(self).update(found, tally=tally)
+            log.debug("%s has learned from %d answers", self.name, tally.answered)
+        except BaseException:
+            if self.strategy is before:
+                strategy.undo()
+                before.rng.bit_generator.state = seed
+            raise
+
+    def _read(self, strategy: Strategy, letters: tuple[Letter, ...]) -> dict[str, Any]:
+        """Let a copy of the strategy learn from letters."""
+        history, changes, trial = list(self.history), list(self.changes), self.trial
+        for letter in letters:
+            trial = self._learned(strategy, letter.answers, history, changes, trial)
+        found = {"history": history, "changes": changes, "trial": trial, "finalized": False}
+        heir = strategy.successor()
+        if heir is None:
+            return found | {"strategy": strategy}
+        log.info("%s goes on with %s", self.name, type(heir).__name__)
+        heir.tally, heir.begun_at = strategy.tally, strategy.tally.asked
+        assumption = getattr(strategy, "assumption", None)
+        return found | {"strategy": heir, "assumption": assumption}
 
     def _learned(
         self, strategy: Strategy, answers: Answers, history: list[Any], changes: list[Change],
@@ -316,81 +335,48 @@ class Study:
             strategy.changed(change)
         with strategy.few_threads():
             strategy.learn(answers)
-        now = strategy.centers, strategy.labels
-        same = all(np.array_equal(a, b) for a, b in zip(plan, now, strict=True))
-        late = monitor.distortion(strategy.recost, since_mark=True)
-        if not same:
+        later = monitor.distortion(strategy.recost, since_mark=True)
+        if _moved(plan, strategy):
             trial = TrialResult()
-        elif trial.estimate is not None and contradicts(late, trial.estimate):
+        elif trial.estimate is not None and contradicts(later, trial.estimate):
             trial = TrialResult()
             monitor.forget_before_mark()
-        _note(strategy, history, trial.estimate or strategy.monitor.distortion(strategy.recost))
+        _note(strategy, history, trial)
         return trial
 
-    def _give_up(self, before: Strategy, strategy: Strategy, seed: Any) -> None:
-        """Put back what a copy has changed, if it failed before anything took its place."""
-        if self.strategy is before:
-            strategy.undo()
-            before.rng.bit_generator.state = seed
+    def _finalized(self, strategy: Strategy, thoroughly: bool) -> dict[str, Any]:
+        """Let a copy of the strategy set its plan from all that is known."""
+        history, plan = list(self.history), (strategy.centers, strategy.labels)
+        with strategy.few_threads():
+            strategy.finalize(thoroughly)
+        if history and history[-1].interactions == self.tally.asked:
+            del history[-1]  # it is of before
+        trial = TrialResult() if _moved(plan, strategy) else self.trial
+        if self.tally.answered:
+            _note(strategy, history, trial)
+        return {"strategy": strategy, "history": history, "trial": trial}
 
-    def _adopt(
-        self, strategy: Strategy, letters: tuple[Letter, ...], history: list[Any],
-        changes: list[Change], trial: TrialResult,
-    ) -> None:  # fmt: skip
-        """Put the copy that has learned in the strategy's place, in one step."""
+    def _ticked(self, letters: tuple[Letter, ...]) -> dict[str, Any]:
+        """Return the books after letters were learned from."""
+        if not letters:
+            return {}
         ids = np.concatenate([letter.ids for letter in letters])
         slots = self.ledger.slots(ids)
         answered = self.ledger.answered.copy()
         answered[slots[slots >= 0]] = True
-        ledger = self.ledger.with_answered(answered)
-        strangers = np.concatenate([self.strangers, ids[(slots < 0) & (ids >= 0)]])
-        tally = self.tally._replace(answered=strategy.tally.answered)
-        strategy.tally = tally
-        vars(self).update(
-            strategy=strategy,
-            ledger=ledger,
-            strangers=strangers,
-            tally=tally,
-            history=history,
-            changes=changes,
-            trial=trial,
-            inbox=self.inbox[len(letters) :],
-            concluded=False,
-        )
+        return {
+            "ledger": self.ledger.with_answered(answered),
+            "strangers": np.concatenate([self.strangers, ids[(slots < 0) & (ids >= 0)]]),
+            "inbox": self.inbox[len(letters) :],
+        }
 
-    def conclude(self, thoroughly: bool = True) -> None:
-        """Learn, and make of all answers what a fit makes of them at its end; all or nothing."""
-        self.learn()
-        with self._learning:
-            with self._lock:
-                before, strategy = self.strategy, self.strategy.copied()
-                seed = before.rng.bit_generator.state
-            history, plan = list(self.history), (strategy.centers, strategy.labels)
-            try:
-                with strategy.few_threads():
-                    strategy.conclude(thoroughly)
-                if history and history[-1].interactions == self.tally.asked:
-                    del history[-1]  # it is of before
-                trial = self.trial
-                now = strategy.centers, strategy.labels
-                if not all(np.array_equal(a, b) for a, b in zip(plan, now, strict=True)):
-                    trial = TrialResult()
-                if self.tally.answered:
-                    seen = trial.estimate or strategy.monitor.distortion(strategy.recost)
-                    _note(strategy, history, seen)
-                with self._lock:
-                    strategy.tally = self.tally  # questions may have been asked meanwhile
-                    vars(self).update(strategy=strategy, history=history, trial=trial)
-            except BaseException:
-                self._give_up(before, strategy, seed)
-                raise
-
-    def hand_over(self, heir: Strategy) -> None:
-        """Go on with another strategy."""
+    def take_over(self, strategy: Strategy, n_answers: int) -> None:
+        """Go on with a strategy that has learned all there is in a log of so many answers."""
         with self._lock:
-            heir.tally, heir.begun_at = self.tally, self.tally.asked
-            found = getattr(self.strategy, "assumption", None)
-            vars(self).update(strategy=heir, concluded=False, assumption=found)
+            strategy.tally = Tally(n_answers, n_answers)
+            strategy.begun_at = self.tally.asked
+            vars(self).update(strategy=strategy, tally=strategy.tally, finalized=True)
+            self.note()
 
     def count_foreign(self, asked: int, answered: int = 0) -> None:
         """Count questions that `ask` has not made: of a log, or of a trial."""
@@ -399,16 +385,13 @@ class Study:
 
     def note(self) -> None:
         """Add a line to the history."""
-        _note(self.strategy, self.history, self.distortion_estimate())
+        _note(self.strategy, self.history, self.trial)
 
     # -- results ----------------------------------------------------------------------------------
 
     def distortion_estimate(self) -> Estimate:
         """Return what the plan costs by answers alone, with a 95 % interval."""
-        seen = self.trial.estimate
-        if seen is not None and not math.isnan(seen.value):
-            return seen
-        return self.strategy.monitor.distortion(self.strategy.recost)
+        return _seen(self.strategy, self.trial)
 
     # -- who comes and goes -----------------------------------------------------------------------
 
@@ -419,25 +402,27 @@ class Study:
             more = self.entities.added(X, sample_weight, covariates)
             strategy = self.strategy.copied()
             strategy.admit(more, first)
-            strategy.monitor.forget_choices()
-            vars(self).update(strategy=strategy, trial=TrialResult())
+            self._go_on_with(strategy)
             return np.arange(first, len(more))
 
     def remove_entities(self, entities: Any) -> None:
         """Let entities go: they are not asked again and no longer count."""
         with self._learning, self._lock:
-            fewer = self.entities.without(entities)
             strategy = self.strategy.copied()
-            strategy.dismiss(fewer)
-            strategy.monitor.forget_choices()
-            vars(self).update(strategy=strategy, trial=TrialResult())
+            strategy.dismiss(self.entities.without(entities))
+            self._go_on_with(strategy)
+
+    def _go_on_with(self, strategy: Strategy) -> None:
+        """Go on with other entities: what choices were like before says nothing of theirs."""
+        strategy.monitor.forget_choices()
+        vars(self).update(strategy=strategy, trial=TrialResult())
 
     def hold(self, centers: FloatArray) -> None:
         """Let the centres stand here from now on."""
         with self._learning, self._lock:
             strategy = self.strategy.copied()
             strategy.hold(centers)
-            vars(self).update(strategy=strategy, trial=TrialResult(), concluded=False)
+            vars(self).update(strategy=strategy, trial=TrialResult(), finalized=False)
 
     def adopt_plan(self, plan: Plan, distortion: float, trial: TrialResult) -> None:
         """Put another plan in place of the learned one."""
@@ -460,66 +445,42 @@ class Study:
         It waits for a `learn` in another thread: half of what that does is no state.
         """
         with self._learning, self._lock:
-            return {
+            return {name: getattr(self, name) for name in SAVED} | {
                 "entities": self.entities.state(),
                 "strategy": self.strategy.state(),
-                "rng": self.strategy.rng.bit_generator.state,
                 "ledger": self.ledger.state(),
-                "inbox": [_written(letter) for letter in self.inbox],
-                "strangers": self.strangers,
-                "layouts": self.layouts,
-                "shown": self._shown,
-                "tally": list(self.tally),
-                "history": self.history,
-                "changes": self.changes,
-                "trial": self.trial,
-                "concluded": self.concluded,
-                "assumption": self.assumption,
+                "rng": self.strategy.rng.bit_generator.state,
             }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go back to a saved `state`; the strategy is a new one for the same entities."""
-        strategy = self.strategy
-        strategy.restore(state["strategy"])
-        # Making parts anew may have drawn some.
-        strategy.rng.bit_generator.state = state["rng"]
-        strategy.tally = Tally(*state["tally"])
-        vars(self).update(
-            ledger=Ledger.from_state(state["ledger"]),
-            inbox=tuple(_read(letter) for letter in state["inbox"]),
-            strangers=state["strangers"],
-            layouts=state["layouts"],
-            _shown=state["shown"],
-            tally=strategy.tally,
-            history=state["history"],
-            changes=state["changes"],
-            trial=state["trial"],
-            concluded=state["concluded"],
-            assumption=state["assumption"],
-        )
+        self.strategy.restore(state["strategy"])
+        # Parts that were made again may have drawn some numbers.
+        self.strategy.rng.bit_generator.state = state["rng"]
+        vars(self).update({name: state[name] for name in SAVED})
+        self.ledger = Ledger.from_state(state["ledger"])
+        self.strategy.tally = self.tally
 
 
-def _note(strategy: Strategy, history: list[Progress], seen: Estimate) -> None:
+def _moved(plan: tuple[FloatArray, IntArray], strategy: Strategy) -> bool:
+    """Whether a strategy's plan is another one than before."""
+    now = strategy.centers, strategy.labels
+    return not all(np.array_equal(a, b) for a, b in zip(plan, now, strict=True))
+
+
+def _seen(strategy: Strategy, trial: TrialResult) -> Estimate:
+    """Return what the plan costs by answers alone: those of its trial, or else recent ones."""
+    if trial.estimate is not None and not math.isnan(trial.estimate.value):
+        return trial.estimate
+    return strategy.monitor.distortion(strategy.recost)
+
+
+def _note(strategy: Strategy, history: list[Progress], trial: TrialResult) -> None:
     """Add a line to a history."""
+    asked, answered, _ = strategy.tally
     line = Progress(
-        *strategy.tally[:2], strategy.beta, strategy.distortion, seen.value, seen.low, seen.high
+        asked, answered, strategy.beta, strategy.distortion, *_seen(strategy, trial)[:3]
     )
     history.append(line._replace(**strategy.figures()))
     if len(history) > LONGEST_HISTORY:
         history[:] = history[::2]  # the newest is among them
-
-
-def _written(letter: Letter) -> dict[str, Any]:
-    answers = letter.answers
-    return {
-        "ids": letter.ids,
-        "asked": answers.asked._asdict(),
-        "realized": answers.realized,
-        "cost": answers.cost,
-        "centers": answers.centers,
-    }
-
-
-def _read(state: dict[str, Any]) -> Letter:
-    asked = Asked(**state["asked"])
-    return Letter(state["ids"], Answers(asked, state["realized"], state["cost"], state["centers"]))

@@ -26,9 +26,9 @@ from volition.learning.entities import Entities
 from volition.learning.models.cost_table import CostTable, RobbinsMonro
 from volition.learning.models.counts import Counts
 from volition.learning.monitor import Change
-from volition.learning.policy import draw
+from volition.learning.policy import prescribe
 from volition.learning.probe import EACH, Assumption, Probe
-from volition.learning.strategy import SPENT, Answers, Questions, Strategy
+from volition.learning.strategy import Answers, Questions, Stop, Strategy
 from volition.populations.answers import IntArray
 from volition.solvers import Gradient
 
@@ -38,8 +38,6 @@ PER_PAIR = 100
 FEWEST = 500
 #: the centres are annealed again when answers have grown by this factor; between, only improved
 GROWTH = 1.5
-#: share of the data's spread by which a centre jumps to become another one, with no past
-JUMP = 0.2
 #: largest table of counts, in numbers
 MOST_NUMBERS = 200_000_000
 
@@ -51,13 +49,15 @@ class TableStrategy(Strategy):
     ``heir`` makes the strategy that takes over, for the questions that are left.
     """
 
+    saved = (*Strategy.saved, "betas", "assumption", "probe", "total")
     needs_realized = True  # each centre moves towards those that realise it
     own_centers = False
+    jump = 0.2
 
     def __init__(
         self, entities: Entities, n_clusters: int, rng: np.random.Generator, *, exploration: float,
         on_change: str, batch_size: int | str, betas: tuple[float | None, float | None],
-        heir: Callable[[Entities, int | None], Strategy],
+        heir: Callable[[Entities, np.random.Generator, int | None], Strategy],
     ) -> None:  # fmt: skip
         super().__init__(entities, n_clusters, exploration, rng)
         self.on_change, self._batch_size = on_change, batch_size
@@ -69,16 +69,16 @@ class TableStrategy(Strategy):
             raise ValueError(f"beta_min={low!r} and beta_max={high!r} must be positive, in order.")
         self.betas = (float(low), float(high))
         self.beta = float(low)
-        self.scale = base.scale
-        self.centers = np.repeat(base.mean_center().astype(np.float64), n_clusters, axis=0)
         self._heir = heir
         self.probe: Probe | None = None
+        self.total: int | None = None  # questions of the whole fit
         self.assumption: Assumption | None = None
 
-    def begin_fit(self, budget: int) -> None:
+    def begin_fit(self, total: int | None) -> None:
+        self.total = total
         if self.held:
             return
-        n, X = Probe.size(budget), self.entities.X
+        n, X = Probe.size(self.limit if total is None else total), self.entities.X
         distinct = np.unique(X[self.entities.here], axis=0)
         if n == 0 or self.n_clusters < 2 or len(distinct) < 2 * self.n_clusters:
             return
@@ -86,7 +86,12 @@ class TableStrategy(Strategy):
             distinct[self.rng.permutation(len(distinct))[: self.n_clusters]]
             for _ in range(n // EACH)
         ]
-        self.probe = Probe(np.stack(placements), n, X, self.entities.cost)
+        self.probe = Probe.at(np.stack(placements), n)
+
+    @property
+    def _probing(self) -> bool:
+        """Whether the next questions are about random placements."""
+        return self.probe is not None and self.tally.asked < self.probe.n_questions
 
     @abstractmethod
     def expected(self, rows: Any, D: FloatArray) -> FloatArray:
@@ -97,28 +102,24 @@ class TableStrategy(Strategy):
         """Return the logarithms of the policy, up to a constant for each entity."""
 
     def choose(self, entities: IntArray, blind: np.ndarray) -> Questions:
-        K, rows = self.n_clusters, np.arange(len(entities))
-        if self.probe is not None and self.probe.left > 0:
-            drawn = self.rng.integers(0, K, len(entities))
-            return Questions(drawn, 1 / K, np.zeros(len(rows), bool), self.probe.next(len(rows)))
+        n, K = len(entities), self.n_clusters
+        if self.probe is not None and self._probing:
+            drawn, (Y, _) = self.rng.integers(0, K, n), self.probe.place(self.tally.asked)
+            return Questions(drawn, 1 / K, np.zeros(n, bool), Y)
         D = self.entities.distances(self.centers, entities)
         q = self.expected(entities, D)
         best = q.argmin(1)
         pi = np.exp(self.logits(entities, D, q))
         pi /= pi.sum(1, keepdims=True)
-        drawn = draw(pi, self.rng)
-        prescribed = np.where(blind, self.rng.integers(0, K, len(entities)), drawn)
-        chance = (1 - self.exploration) * pi[rows, prescribed] + self.exploration / K
-        return Questions(
-            prescribed, np.maximum(chance, 1e-12), prescribed == best, self.centers.copy()
-        )
+        drawn, chance = prescribe(pi, blind, self.exploration, self.rng)
+        return Questions(drawn, chance, drawn == best, self.centers.copy())
 
     @property
     def batch_size(self) -> int:
         auto = self._batch_size == "auto"
         size = max(64, min(4096, len(self.entities))) if auto else int(self._batch_size)
-        if self.probe is not None and self.probe.left > 0:
-            return min(size, self.probe.room())
+        if self.probe is not None and self._probing:
+            return min(size, self.probe.place(self.tally.asked)[1])
         return size
 
     @property
@@ -128,52 +129,26 @@ class TableStrategy(Strategy):
         return self.budget
 
     def learn(self, answers: Answers) -> None:
-        asked = answers.asked
         if self.probe is not None and self.assumption is None:
-            self.probe.add(asked.entities, asked.prescribed, answers.realized, answers.centers)
-            if self.probe.left <= 0:
+            asked = answers.asked
+            told = asked.entities, asked.prescribed, answers.realized
+            self.probe = self.probe.added(self.entities, *told, answers.centers)
+            if not self._probing:
                 self.assumption = self.probe.result()
 
-    def enough(self) -> str | None:
-        if self._assumes_wrongly:
-            return "behaviour depends on where the centres stand"
-        return SPENT if self.tally.asked >= self.limit else None
+    def as_now(self, centers: FloatArray) -> bool:
+        return True  # costs are worked out for the centres as they stand
 
     @property
     def watches_choices(self) -> bool:
         # At several placements in turn, shares say nothing of changes in time.
         return self.probe is None or self.assumption is not None
 
-    @property
-    def _assumes_wrongly(self) -> bool:
-        return self.assumption is not None and self.assumption.failed
-
-    def successor(self, total: int | None) -> Strategy | None:
-        if not self._assumes_wrongly:
+    def successor(self) -> Strategy | None:
+        if self.assumption is None or not self.assumption.failed:
             return None
-        left = None if total is None else total - self.tally.asked
-        return self._heir(self.entities, left)
-
-    def copied(self) -> Self:
-        other = super().copied()
-        other.probe = copy.deepcopy(self.probe)
-        return other
-
-    def admit(self, entities: Entities, first: int) -> None:
-        if self.probe is not None:
-            self.probe = self.probe.with_entities(entities.X)
-        super().admit(entities, first)
-
-    def plan_state(self) -> dict[str, Any]:
-        probe = None if self.probe is None else self.probe.state()
-        more = {"betas": list(self.betas), "assumption": self.assumption, "probe": probe}
-        return super().plan_state() | more
-
-    def restore_plan(self, state: dict[str, Any]) -> None:
-        super().restore_plan(state)
-        self.betas, self.assumption = tuple(state["betas"]), state["assumption"]
-        if state["probe"] is not None:
-            self.probe = Probe.from_state(state["probe"], self.entities.X, self.entities.cost)
+        left = None if self.total is None else self.total - self.tally.asked
+        return self._heir(self.entities, self.rng, left)
 
     def recost(self, entities: IntArray, realized: IntArray) -> FloatArray:
         return self.entities.distances(self.centers, entities)[np.arange(len(entities)), realized]
@@ -284,9 +259,7 @@ class CountingStrategy(TableStrategy):
             return
         if believed.distortion(centers) >= (1 - gain) * believed.distortion(self.centers):
             return
-        if np.abs(centers - self.centers).max() > JUMP * self.scale:
-            self.monitor.forget_costs()  # of another placement
-        self.centers = np.array(centers, dtype=np.float64)
+        self.place(centers)
 
     def proposed(self) -> tuple[FloatArray, IntArray, float]:
         other = self.copied()
@@ -301,8 +274,8 @@ class CountingStrategy(TableStrategy):
         self._solved = 0.0
         self._next_check = self.tally.answered + FEWEST * self.n_clusters
 
-    def enough(self) -> str | None:
-        if (why := super().enough()) is not None or self.tally.answered < self._next_check:
+    def reason_to_stop(self) -> str | Stop | None:
+        if (why := super().reason_to_stop()) is not None or self.tally.answered < self._next_check:
             return why
         if self.regret() < self.tol:
             return f"expected regret below tol={self.tol:g}"
@@ -313,7 +286,7 @@ class CountingStrategy(TableStrategy):
         """Return by what share prescribing by what is known may cost more than knowing all."""
         return self.counts.regret(self.entities.distances(self.centers), self.entities.weight)
 
-    def conclude(self, thoroughly: bool) -> None:
+    def finalize(self, thoroughly: bool) -> None:
         if self.tally.answered and thoroughly:
             self._anneal(self.counts.total)
         self.relabel()
@@ -349,7 +322,7 @@ class CountingStrategy(TableStrategy):
 
     def state(self) -> dict[str, Any]:
         return {
-            **self.plan_state(),
+            **super().state(),
             "counts": self.counts.state(),
             "solved": self._solved,
             "next_check": self._next_check,
@@ -357,7 +330,7 @@ class CountingStrategy(TableStrategy):
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        self.restore_plan(state)
+        super().restore(state)
         vars(self.counts).update(state["counts"])
         self._solved, self._next_check = state["solved"], state["next_check"]
         self._since_step = state["since_step"]
@@ -424,7 +397,7 @@ class QLearning(TableStrategy):
         if self.on_change != "report":
             self.costs.faded()
 
-    def conclude(self, thoroughly: bool) -> None:
+    def finalize(self, thoroughly: bool) -> None:
         self.relabel()
 
     def admit(self, entities: Entities, first: int) -> None:
@@ -445,13 +418,13 @@ class QLearning(TableStrategy):
 
     def state(self) -> dict[str, Any]:
         return {
-            **self.plan_state(),
+            **super().state(),
             "costs": self.costs.state(),
             "share": self._share,
             "batches_at_beta": self._batches_at_beta,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        self.restore_plan(state)
+        super().restore(state)
         vars(self.costs).update(state["costs"])
         self._share, self._batches_at_beta = state["share"], state["batches_at_beta"]

@@ -23,7 +23,7 @@ from volition.populations.answers import IntArray
 
 #: share of a given budget that is kept for the trial, and questions at most
 SHARE, MOST = 0.1, 4000
-#: questions of the trial where nobody has given a budget
+#: questions of the trial where no budget is given
 UNASKED = 2000
 #: budgets below which nothing is kept, and answers below which there is no interval
 SMALLEST, FEWEST = 100, 5
@@ -40,12 +40,12 @@ ADDED, ADDED_TO = 1.0, 50
 CLEARLY = float(norm.ppf(0.95) / norm.ppf(0.975))
 #: standard errors, and share of the spread of costs, by which belief and observation may differ
 FAR_OFF, FAR_OFF_SHARE = 2.6, 0.01
-#: answers below which rare dear ones may be missing by chance, so that nothing is doubted
+#: answers below which rare expensive ones may be missing by chance, so that nothing is doubted
 FEWEST_TO_DOUBT = 100
 #: later answers that it takes to contradict a trial
 FEWEST_LATER = 30
 #: answers for each entity from which on all are asked more than once, if all count alike, and
-#: entities for each answer from which on it does not matter that they are not endless
+#: entities for each answer from which on it does not matter that their number is finite
 OFTEN, MANY = 2.0, 4.0
 #: share of questions that are about an entity which another one is about too, and how many are
 #: needed to tell chance within entities from the rest
@@ -110,7 +110,7 @@ def reserve(budget: int) -> int:
 
 
 def plain_plan(X: FloatArray, weight: FloatArray, cost: Any, K: int, seed: int) -> Plan:
-    """Return the plan of somebody who ignores overrides."""
+    """Return the plan that ignores overrides: k-means centres, the nearest prescribed."""
     here = np.flatnonzero(weight > 0)
     some = here
     if len(here) > 20_000:
@@ -129,7 +129,7 @@ def enough_points(X: FloatArray, weight: FloatArray, K: int) -> bool:
 def drawn_twice(entities: IntArray, shares: FloatArray) -> tuple[IntArray, int]:
     """Return questions of which the last ones are about the same entities as the first ones.
 
-    Only repeats tell how much an entity's answers differ by chance. That is of use where a good
+    Only repeats tell how much an entity's answers differ by chance. That helps where a good
     part of all entities is asked: the rest of the spread then matters less. Where entities count
     unevenly, those that are asked often anyway are not like the others, so some are repeated too.
 
@@ -158,7 +158,7 @@ def _even(shares: FloatArray) -> bool:
     return bool(np.ptp(here) <= 1e-9 * here.max())
 
 
-def estimate(
+def mean_cost(
     paid: FloatArray,
     control: FloatArray,
     mean_control: float,
@@ -186,14 +186,15 @@ def estimate(
         How many of the first questions came again at the end: see `drawn_twice`.
     bounds : tuple of float, optional
         Means over all entities of the least and the most that an answer can cost. Few answers may
-        lack the rare dear ones: the interval is that of these answers and a few more at both ends.
+        lack the rare expensive ones: the interval is that of these answers and a few more at both
+        ends.
 
     Examples
     --------
     >>> import numpy as np
-    >>> from volition.learning.trial import estimate
+    >>> from volition.learning.trial import mean_cost
     >>> known = np.arange(10.0).repeat(100)
-    >>> found, error = estimate(2 * known + [0.1, -0.1] * 500, known, 5.0)
+    >>> found, error = mean_cost(2 * known + [0.1, -0.1] * 500, known, 5.0)
     >>> round(found.value, 1), error < 0.01
     (10.0, True)
     """
@@ -208,7 +209,7 @@ def estimate(
     slope = float(off @ paid) / spread if spread > 0 else 0.0
     left[here] = gap = paid - paid.mean() - slope * off
     value = float(paid.mean()) + slope * (mean_control - float(control.mean()))
-    # An answer that nobody has given yet may be as far off as costs are apart: no spread among the
+    # An answer that has not come yet may be as far off as costs are apart: no spread among the
     # answers is no proof that there is none.
     unseen = float(np.var(paid))
     squares, repeats, uneven = 0.0, 0, 0.0
@@ -242,7 +243,7 @@ def estimate(
 def _repeats(left: FloatArray, who: Any, again: int, even: bool) -> tuple[float, int]:
     """Return squares of what differs between answers of one entity, and from how many repeats.
 
-    Where all entities count alike, all repeats are of use. Otherwise the heavy ones, asked more
+    Where all entities count alike, all repeats help. Otherwise the heavy ones, asked more
     often, would have most of them: only questions that were picked to come again stand for all.
     """
     if even:
@@ -279,7 +280,7 @@ def plain_is_cheaper(
     seen, other = learned.estimate, plain.estimate
     apart = seen.value - other.value
     error = math.hypot(learned.error, plain.error)
-    # Few answers may lack the rare dear ones. Standard errors do not show that; the intervals do.
+    # Few answers may lack the rare expensive ones: the intervals show that, errors do not.
     unsure = math.hypot(seen.value - seen.low, other.high - other.value)
     wrong = disagreement(believed, learned) is not None
     if not math.isnan(believed_of_plain):

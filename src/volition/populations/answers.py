@@ -13,10 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from volition.core.validation import (
-    FloatArray,
-    check_finite,
-)
+from volition.core.validation import FloatArray, check_finite
 
 IntArray = NDArray[np.int64]
 #: costs beyond this are mistakes: their squares would not be numbers
@@ -64,7 +61,7 @@ class Prescriptions:
         object.__setattr__(self, "centers", np.asarray(self.centers, dtype=np.float64))
         if self.propensity is not None:
             object.__setattr__(self, "propensity", np.asarray(self.propensity, dtype=np.float64))
-        sizes = {len(getattr(self, n)) for n in COLUMNS if getattr(self, n) is not None}
+        sizes = {len(values) for values in self._columns().values()}
         if len(sizes) > 1:
             raise ValueError(f"entities, prescribed and ids differ in length: {sorted(sizes)}.")
 
@@ -74,17 +71,21 @@ class Prescriptions:
     def take(self, index: Any) -> Prescriptions:
         """Return some of the questions, in the order of ``index`` (numbers or a mask)."""
         index = _index(index)
-        some: dict[str, Any] = {n: getattr(self, n) for n in COLUMNS}
-        some = {name: None if value is None else value[index] for name, value in some.items()}
+        some = {name: values[index] for name, values in self._columns().items()}
         centers = self.centers[index] if self.centers.ndim == 3 else self.centers
         return Prescriptions(centers=centers, **some)
+
+    def _columns(self) -> dict[str, Any]:
+        """Return what holds one number for each question, as far as it is known."""
+        found = {name: getattr(self, name) for name in COLUMNS}
+        return {name: values for name, values in found.items() if values is not None}
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Prescriptions):
             return NotImplemented
-        same = all(
-            np.array_equal(a, b) if a is not None and b is not None else a is b
-            for a, b in ((getattr(self, n), getattr(other, n)) for n in COLUMNS)
+        mine, theirs = self._columns(), other._columns()
+        same = mine.keys() == theirs.keys() and all(
+            np.array_equal(mine[name], theirs[name]) for name in mine
         )
         # One set of centres for all is the same as that set for each.
         a, b = self.centers, other.centers
@@ -105,15 +106,12 @@ class Prescriptions:
         >>> Prescriptions.from_records(asked.to_records()) == asked
         True
         """
-        columns = {name: getattr(self, field) for field, name in COLUMNS.items()}
-        known = {name: values.tolist() for name, values in columns.items() if values is not None}
-        sets = self.centers.tolist()
-        each = sets if self.centers.ndim == 3 else [sets] * len(self)
-        order = [name for name in ("id", *COLUMNS.values()) if name in known]
-        rows = [
-            {name: known[name][row] for name in dict.fromkeys(order)} for row in range(len(self))
-        ]
-        return [row | {"centers": Y} for row, Y in zip(rows, each, strict=True)]
+        columns = {COLUMNS[name]: values.tolist() for name, values in self._columns().items()}
+        columns["centers"] = np.broadcast_to(
+            self.centers, (len(self), *self.centers.shape[-2:])
+        ).tolist()
+        rows = zip(*columns.values(), strict=True)
+        return [dict(zip(columns, row, strict=True)) for row in rows]
 
     @classmethod
     def from_records(cls, records: Any) -> Prescriptions:
@@ -145,9 +143,9 @@ class Prescriptions:
 
 #: columns of questions, and what they are called in records
 COLUMNS = {
+    "ids": "id",
     "entities": "entity",
     "prescribed": "prescribed",
-    "ids": "id",
     "propensity": "propensity",
     "version": "version",
 }
@@ -187,11 +185,11 @@ class Response:
         if self.cost.ndim != 1:
             got = f"an array of shape {self.cost.shape}" if self.cost.ndim else "a single one"
             raise ValueError(f"cost must be one number for each answer, got {got}.")
-        endless = np.flatnonzero(np.abs(self.cost) > LARGEST)
-        if len(endless):
+        too_large = np.flatnonzero(np.abs(self.cost) > LARGEST)
+        if len(too_large):
             raise ValueError(
                 f"cost must be a number within {LARGEST:g}, or NaN where no answer came; row "
-                f"{endless[0]} is {self.cost[endless[0]]}."
+                f"{too_large[0]} is {self.cost[too_large[0]]}."
             )
         if self.realized is not None:
             realized = np.asarray(self.realized)
@@ -266,13 +264,16 @@ def check_questions(
             f"with one set per question, got {Y.shape}."
         )
     check_finite(Y.reshape(-1, n_features), "centers")
-    for values, name, limit in zip(
-        numbers, ("entity", "cluster"), (n_entities, Y.shape[-2]), strict=True
-    ):
-        bad = np.flatnonzero((values < 0) | (values >= limit))
-        if len(bad):
-            raise ValueError(
-                f"There is no {name} {values[bad[0]]} (question {bad[0]}); {name} numbers go from "
-                f"0 to {limit - 1}."
-            )
+    check_range(numbers[0], "entity", n_entities)
+    check_range(numbers[1], "cluster", Y.shape[-2])
     return numbers[0].astype(np.int64), numbers[1].astype(np.int64), Y
+
+
+def check_range(numbers: Any, what: str, limit: int) -> None:
+    """Raise one sentence unless all numbers are those of something there is."""
+    bad = np.flatnonzero((numbers < 0) | (numbers >= limit))
+    if len(bad):
+        raise ValueError(
+            f"There is no {what} {numbers[bad[0]]} (row {bad[0]}); {what} numbers go from 0 to "
+            f"{limit - 1}."
+        )

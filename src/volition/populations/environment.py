@@ -109,7 +109,7 @@ class PopulationEnv(_Asking, gymnasium.Env):
 
 
 class PopulationVectorEnv(_Asking, VectorEnv):
-    """Many questions at once, each an episode of its own that begins anew in the same step.
+    """Many questions at once, each an episode of its own that restarts in the same step.
 
     Parameters
     ----------

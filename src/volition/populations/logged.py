@@ -11,24 +11,14 @@ import torch
 
 from volition.core.costs import resolve_cost
 from volition.core.messages import DataWarning
-from volition.core.validation import (
-    FloatArray,
-    check_centers,
-    check_entities,
-    check_scalar,
-)
+from volition.core.validation import FloatArray, check_centers, check_entities, check_scalar
 from volition.io.records import LogOptions, read_records
-from volition.populations.answers import (
-    IntArray,
-    Prescriptions,
-    Response,
-    check_questions,
-)
+from volition.populations.answers import IntArray, Prescriptions, Response, check_questions
 
 
 @dataclass(repr=False)
 class LoggedPopulation:
-    """Answers that were recorded: each is given once, to whoever asks for that very pair.
+    """Answers that were recorded: each is given once, to a question about that very pair.
 
     Parameters
     ----------
@@ -89,13 +79,9 @@ class LoggedPopulation:
         self._cost.check(self.X)
         self.centers = check_centers(self.centers, self.X.shape[1])
         options = LogOptions(
-            self.entity_ids,
-            self.center_names,
-            self.numbered_from,
-            self.skip_unknown,
-            check_scalar(self.tolerance, "tolerance", 0),
-            self.lines,
-        )
+            self.entity_ids, self.center_names, self.numbered_from, self.skip_unknown,
+            check_scalar(self.tolerance, "tolerance", 0), self.lines,
+        )  # fmt: skip
         records = read_records(self.log, self.X, self.centers[None], self._cost, options)
         self.entities, self.prescribed = records.entities, records.prescribed
         self.realized, self.center_names = records.realized, records.center_names
@@ -174,8 +160,6 @@ class LoggedPopulation:
 def _repeats(values: IntArray) -> IntArray:
     """Return how often each value occurred before in the array."""
     order = np.argsort(values, kind="stable")
-    ordered = values[order]
-    first = np.searchsorted(ordered, ordered)
-    out = np.empty(len(values), dtype=np.int64)
-    out[order] = np.arange(len(values)) - first
+    out = np.empty_like(values)
+    out[order] = np.arange(len(values)) - np.searchsorted(values[order], values[order])
     return out

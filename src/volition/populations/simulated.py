@@ -19,11 +19,7 @@ from volition.core.validation import (
     check_integer,
     check_scalar,
 )
-from volition.populations.answers import (
-    IntArray,
-    Response,
-    check_questions,
-)
+from volition.populations.answers import IntArray, Response, check_questions
 
 #: answers worked out at a time
 CHUNK = 8192
@@ -42,7 +38,7 @@ class SimulatedPopulation:
         Cost of being served.
     reveal : {"realized", "cost"}, default="realized"
         Whether answers tell the realised cluster and its cost, or the cost only.
-    loss : float, default=0.0
+    missing : float, default=0.0
         Share of answers that never arrive.
     changes : dict of int to Autonomy, optional
         Models that replace the first one from the given interaction on.
@@ -76,7 +72,7 @@ class SimulatedPopulation:
         *,
         metric: Any = "sqeuclidean",
         reveal: str = "realized",
-        loss: float = 0.0,
+        missing: float = 0.0,
         changes: Mapping[int, Autonomy] | None = None,
         groups: Any = None,
         autonomy_proba: Any = None,
@@ -92,7 +88,7 @@ class SimulatedPopulation:
                 raise ValueError("Give autonomy or autonomy_proba, not both.")
             autonomy = RowAutonomy(autonomy_proba)
         self.reveal = reveal
-        self.loss = check_scalar(loss, "loss", 0, 1)
+        self.missing = check_scalar(missing, "missing", 0, 1)
         self._models = {0: Passive() if autonomy is None else autonomy}
         for at, model in (changes or {}).items():
             check_integer(at, "the interaction at which the model changes", 1)
@@ -133,12 +129,11 @@ class SimulatedPopulation:
             model.check(K, len(self._X))
             rows = slice(lo, hi)
             y = torch.from_numpy(Y if Y.ndim == 2 else Y[rows])
-            realized[rows], cost[rows] = self._answers(
-                model, codes, entities[rows], prescribed[rows], y
-            )
+            told = entities[rows], prescribed[rows]
+            realized[rows], cost[rows] = self._answers(model, codes, *told, y)
         self.n_interactions += m
-        if self.loss > 0:
-            lost = self._rng.random(m) < self.loss
+        if self.missing > 0:
+            lost = self._rng.random(m) < self.missing
             realized[lost], cost[lost] = -1, np.nan
         return Response(realized if self.reveal == "realized" else None, cost)
 
@@ -153,13 +148,9 @@ class SimulatedPopulation:
         ]
 
     def _answers(
-        self,
-        model: Autonomy,
-        codes: IntArray | None,
-        entities: IntArray,
-        prescribed: IntArray,
+        self, model: Autonomy, codes: IntArray | None, entities: IntArray, prescribed: IntArray,
         Y: Tensor,
-    ) -> tuple[IntArray, FloatArray]:
+    ) -> tuple[IntArray, FloatArray]:  # fmt: skip
         X, u = torch.from_numpy(self._X[entities]), self._rng.random(len(entities))
         with torch.no_grad():
             if Y.ndim == 2 and codes is None and not model.by_entity:
@@ -177,18 +168,10 @@ class SimulatedPopulation:
         return realized, D.numpy()[np.arange(len(u)), realized]
 
     def _probabilities(
-        self,
-        model: Autonomy,
-        codes: IntArray | None,
-        entities: IntArray,
-        prescribed: IntArray,
-        X: Tensor,
-        Y: Tensor,
-        D: Tensor,
-    ) -> FloatArray:
+        self, model: Autonomy, codes: IntArray | None, entities: IntArray, prescribed: IntArray,
+        X: Tensor, Y: Tensor, D: Tensor,
+    ) -> FloatArray:  # fmt: skip
         """Return p(. | j_i, i), shape (m, K)."""
-        if isinstance(model, RowAutonomy):
-            return model.p[entities, prescribed]
         j = torch.from_numpy(prescribed)
         if Y.ndim == 3 and model.depends_on_centers:
             return model.conditional_each(X, j, Y, self._cost, entities).numpy()
@@ -202,7 +185,7 @@ class SimulatedPopulation:
         return p
 
     def reseed(self, seed: int) -> None:
-        """Draw as if made anew with this ``random_state``; the count of interactions goes on."""
+        """Draw as a new population with this ``random_state`` would; keep the count."""
         self._rng = np.random.default_rng(seed)
 
     def state_dict(self) -> dict[str, Any]:

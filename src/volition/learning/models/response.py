@@ -13,6 +13,9 @@ from volition.learning.entities import Entities
 from volition.learning.memory import Memory
 from volition.learning.searching import Finder
 
+#: answers of the first stage
+FIRST = 2000
+
 
 class ResponseModel(ABC):
     """How entities respond, at any centres, as far as it was learned.
@@ -23,6 +26,12 @@ class ResponseModel(ABC):
 
     #: questions about one set of centres
     per_layout = 64
+    #: what is learned, as users name it
+    head: str
+    #: whether it learns what being served costs, instead of trusting the metric
+    learns_costs = False
+    #: whether it was learned from a log, and from nothing else
+    from_log = False
     #: mean loss of the answers, for the history
     loss = float("nan")
 
@@ -40,6 +49,11 @@ class ResponseModel(ABC):
         """Return the best centres."""
 
     @property
+    def trained(self) -> Any:
+        """The network as trained so far, where there is one."""
+        return None
+
+    @property
     def judge(self) -> Autonomy | None:
         """The model by which centres are compared."""
         return self.autonomy
@@ -51,10 +65,9 @@ class ResponseModel(ABC):
     def admit(self, entities: Entities, first: int) -> None:
         """Take in that there are more entities, from number ``first`` on."""
 
-    def first_goal(self, budget: int | None) -> int:
-        """Return how many answers the first stage waits for."""
-        goal = 2000
-        return goal if budget is None else min(goal, max(1, int(0.4 * budget)))
+    def goal(self, stage: int, budget: int | None) -> int:
+        """Return how many answers a stage waits for."""
+        return first_goal(budget) if stage == 0 else FIRST * 2**stage
 
     def forget(self) -> None:
         """Behaviour has changed: what was learned no longer holds."""
@@ -70,6 +83,11 @@ class ResponseModel(ABC):
     @abstractmethod
     def restore(self, state: dict[str, Any], entities: Entities) -> None:
         """Go back to a saved `state`."""
+
+
+def first_goal(budget: int | None) -> int:
+    """Return how many answers the first stage waits for."""
+    return FIRST if budget is None else min(FIRST, max(1, int(0.4 * budget)))
 
 
 def others_like(known: FloatArray, n: int, first: int = 0) -> FloatArray:

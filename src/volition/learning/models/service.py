@@ -12,7 +12,7 @@ from volition.core.autonomy import Autonomy
 from volition.core.validation import FloatArray
 from volition.learning.entities import Entities
 from volition.learning.memory import Memory
-from volition.learning.models.response import ResponseModel
+from volition.learning.models.response import FIRST, ResponseModel
 from volition.learning.networks.lessons import Lessons
 from volition.learning.networks.models import CautiousAutonomy, NetworkAutonomy
 from volition.learning.networks.network import MOST_PLACES, ADENetwork
@@ -26,8 +26,8 @@ from volition.learning.searching import Finder
 
 #: one group of answers in so many is held out to judge the network
 HELD_OUT = 6
-#: answers of the first stage, and with a network that was trained elsewhere
-FIRST, FIRST_GIVEN = 2000, 128
+#: answers of the first stage with a network that was trained elsewhere
+FIRST_GIVEN = 128
 #: sets of centres that the answers of the first stage are about, at least
 FEWEST_LAYOUTS = 16
 #: places among which a search begins, and entities that judge them
@@ -53,6 +53,9 @@ class ServiceModel(ResponseModel):
         A network that was trained elsewhere, to start from.
     device : torch.device
     """
+
+    head = "served"
+    learns_costs = True
 
     def __init__(
         self, recipe: Recipe, entities: Entities, n_clusters: int, seed: int,
@@ -83,12 +86,16 @@ class ServiceModel(ResponseModel):
         return self.frozen
 
     @property
+    def trained(self) -> ADENetwork:
+        return self.network
+
+    @property
     def judge(self) -> Autonomy | None:
         return self._wary or self.frozen
 
-    def first_goal(self, budget: int | None) -> int:
+    def goal(self, stage: int, budget: int | None) -> int:
         first = FIRST if self.given_places is None else FIRST_GIVEN
-        return min(first, -(-(budget or 3 * first) // 3))
+        return min(first, -(-(budget or 3 * first) // 3)) * 2**stage
 
     def fit(self, memory: Memory, entities: Entities, stage: int, rng: np.random.Generator) -> None:
         replay = self._replay(memory)
@@ -111,7 +118,7 @@ class ServiceModel(ResponseModel):
         K, d = memory.layouts.shape[1:]
         replay = Replay(K, d, self.recipe.n_samples, len(memory) + 1)
         told = memory.realized[:, None] >= 0
-        candidates = np.where(told, memory.served, True)
+        candidates = np.where(told, memory.candidates, True)
         step = self.recipe.n_questions
         for lo in range(0, len(memory), step):
             some = slice(lo, lo + step)

@@ -50,6 +50,8 @@ class TermsModel(ResponseModel):
         network takes over, and terms hold still beyond the costs that were seen.
     """
 
+    head = "choices"
+
     def __init__(
         self, family: Any, network: bool, recipe: Recipe, given: ADENetwork | None = None,
         from_log: bool = False,
@@ -64,6 +66,10 @@ class TermsModel(ResponseModel):
     @property
     def autonomy(self) -> Autonomy | None:
         return None if self.others is None else self._with_loyalty(self.others)
+
+    @property
+    def trained(self) -> ADENetwork | None:
+        return self.others.network if isinstance(self.others, NetworkAutonomy) else None
 
     def _with_loyalty(self, model: Autonomy) -> Autonomy:
         return model if self.loyalty is None else LoyalAutonomy(model, self.loyalty)
