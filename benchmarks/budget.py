@@ -11,7 +11,9 @@ from typing import Any
 import common
 import numpy as np
 
-from volition import AutonomyAwareClustering, DistanceAutonomy, Passive, cli
+from volition import AutonomyAwareClustering, DistanceAutonomy, Passive
+from volition.cli.fit import run as fit_run
+from volition.cli.main import main as run_command
 from volition.datasets import make_city
 from volition.metrics import distortion
 
@@ -52,7 +54,7 @@ def command(size: tuple[int, int, int, float]) -> dict:
     """Run the command here, and stop the clock where it begins to write."""
     n, d, K, budget = size
     spent: list[float] = []
-    write = cli._write_results
+    write = fit_run.write_results
 
     def watched(*args: Any, **kwargs: Any) -> None:
         spent.append(perf_counter() - began)
@@ -65,15 +67,15 @@ def command(size: tuple[int, int, int, float]) -> dict:
             csv.writer(stream).writerows([["x", "y"], *entities(n, d).round(6).tolist()])
         words = ["volition", "fit", source, "-k", K, "--kappa", 0.2, "--time-budget", budget]
         sys.argv = [*map(str, words), "--out", str(Path(folder, "results"))]
-        cli._write_results = watched
+        fit_run.write_results = watched
         began = perf_counter()
         try:
-            cli.main()
+            run_command()
         except SystemExit as stop:
             if stop.code:
                 raise
         finally:
-            cli._write_results = write
+            fit_run.write_results = write
     return row("command, less writing", size, spent[0], writing=spent[1])
 
 

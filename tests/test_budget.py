@@ -14,7 +14,7 @@ from volition import (
     Passive,
 )
 from volition.annealing.stability import assess_stability
-from volition.cli import main as cli_module
+from volition.cli.fit import run as fit_run
 from volition.core.deadline import Deadline, OutOfTime
 from volition.core.problem import Problem
 from volition.datasets import make_city
@@ -173,14 +173,14 @@ def test_the_command_ends_in_time(command, tmp_path, monkeypatch):
     with open(tmp_path / "city.csv", "w", newline="") as stream:
         csv.writer(stream).writerows([["x", "y"], *X.tolist()])
     spent = []
-    write = cli_module._write_results
+    write = fit_run.write_results
 
     def watched(*args):
         spent.append(time.perf_counter() - began)
         args = list(args)
         write(*args)
 
-    monkeypatch.setattr(cli_module, "_write_results", watched)
+    monkeypatch.setattr(fit_run, "write_results", watched)
     began = time.perf_counter()
     code, out, _ = command("fit", "city.csv", "-k", 40, "--kappa", 0.2, "--time-budget", 2)
     assert code == 0

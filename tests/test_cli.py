@@ -9,7 +9,6 @@ import pandas as pd
 import pytest
 
 from volition import DistanceAutonomy, load_model
-from volition.cli import main as cli
 from volition.metrics import distortion
 
 
@@ -172,7 +171,7 @@ def test_a_failure_while_writing_leaves_the_old_results(run, table, tmp_path, mo
     def fail(*args, **kwargs):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(cli, "save_model", fail)
+    monkeypatch.setattr("volition.cli.fit.files.save_model", fail)
     code, _, err = run(*words, "--kappa", 0.5, "--overwrite")
     assert code == 2
     assert "No space left" in err
@@ -203,7 +202,7 @@ def test_failure_removes_the_folders_it_made(run, table, tmp_path, monkeypatch):
     def fail(*args, **kwargs):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(cli, "save_model", fail)
+    monkeypatch.setattr("volition.cli.fit.files.save_model", fail)
     code, _, _ = run("fit", "sensors.csv", "-k", 2, "--columns", "x,y", "--out", "p/q/r")
     assert code == 2
     assert not (tmp_path / "p").exists()

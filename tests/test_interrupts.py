@@ -9,6 +9,7 @@ import time
 
 import numpy as np
 import pandas as pd
+import pytest
 
 from volition.io.results import output_folder
 
@@ -43,16 +44,17 @@ with output_folder(Path(sys.argv[1])) as work:
 def interrupted(folder, words, n_signals=1, wait=0.0):
     """Run a command in another process, press Ctrl-C once it computes; return code and output."""
     program = (
-        "import sys, volition.cli.main as cli\n"
-        "from volition.cli.output import stoppable\n"
+        "import sys, volition.cli.fit.run, volition.cli.phase.run\n"
+        "from volition.cli.interrupts import stoppable\n"
+        "from volition.cli.main import main\n"
         "from contextlib import contextmanager\n"
         "@contextmanager\n"
         "def told():\n"
         "    with stoppable() as stopped:\n"
         "        print('computing', file=sys.stderr, flush=True)\n"
         "        yield stopped\n"
-        "cli.stoppable = told\n"
-        "cli.main()\n"
+        "volition.cli.fit.run.stoppable = volition.cli.phase.run.stoppable = told\n"
+        "main()\n"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", program, *map(str, words)],
@@ -112,18 +114,30 @@ def test_ctrl_c_in_an_estimate_is_one_sentence(command, monkeypatch, tmp_path):
     def pressed(*args, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("volition.cli.estimate.read_logged", pressed)
+    monkeypatch.setattr("volition.cli.estimate.run.read_logged", pressed)
     words = ("--log", "l.csv", "--entities", "e.csv", "--centers", "c.csv", "--out", "res")
     code, out, err = command("estimate", *words)
     assert (code, out, err) == (130, "", "Stopped; nothing was written.\n")
     assert not (tmp_path / "res").exists()
 
 
-def test_ctrl_c_while_the_command_loads_is_one_word(tmp_path):
-    (tmp_path / "torch.py").write_text("raise KeyboardInterrupt\n")
+@pytest.mark.parametrize(
+    ("module", "words", "said"),
+    [
+        ("typer", ("--version",), "Stopped.\n"),
+        ("torch", ("demo",), "Stopped; nothing was written.\n"),
+        ("torch", ("learn", "--population", "p.toml"), "Stopped.\n"),
+    ],
+)
+def test_ctrl_c_while_the_command_loads_is_one_sentence(tmp_path, module, words, said):
+    (tmp_path / f"{module}.py").write_text("raise KeyboardInterrupt\n")
     program = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
-    program += "from volition_command import main; main()"
+    program += "from volition.__main__ import main; main()"
     ended = subprocess.run(
-        [sys.executable, "-c", program, "--version"], capture_output=True, text=True, check=False
+        [sys.executable, "-c", program, *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
     )
-    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "Stopped.\n")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", said)

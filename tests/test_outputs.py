@@ -56,8 +56,8 @@ def test_a_second_run_needs_overwrite(command, table, tmp_path, monkeypatch, wor
         raise AssertionError("computed all the same")
 
     with monkeypatch.context() as patch:
-        patch.setattr("volition.cli.main.AutonomyAwareClustering.fit", computed)
-        patch.setattr("volition.cli.main.suggest_n_clusters", computed)
+        patch.setattr("volition.AutonomyAwareClustering.fit", computed)
+        patch.setattr("volition.cli.phase.run.suggest_n_clusters", computed)
         patch.setattr("volition.estimators.learner.Learner.fit", computed)
         code, out, err = command(*words, "--out", "res")
     assert (code, out) == (2, "")
@@ -169,8 +169,8 @@ def test_folders_that_cannot_be_are_refused_at_once(
     def computed(*args, **kwargs):
         raise AssertionError("computed before looking")
 
-    monkeypatch.setattr("volition.cli.main.AutonomyAwareClustering.fit", computed)
-    monkeypatch.setattr("volition.cli.main.suggest_n_clusters", computed)
+    monkeypatch.setattr("volition.AutonomyAwareClustering.fit", computed)
+    monkeypatch.setattr("volition.cli.phase.run.suggest_n_clusters", computed)
     monkeypatch.setattr("volition.estimators.learner.Learner.fit", computed)
     code, _, err = command(*words, "--out", out)
     assert code == 2

@@ -103,14 +103,14 @@ def test_a_stopped_run_is_not_thrown_away_unasked(tmp_path):
 @pytest.mark.parametrize("resume", [True, False])
 def test_a_damaged_journal_is_one_sentence(command, monkeypatch, tmp_path, damage, says, resume):
     study, _ = counting(stop_at=3)
-    monkeypatch.setattr("volition.cli.reproduce.STUDIES", {"squares": study})
+    monkeypatch.setattr("volition.cli.reproduce.run.STUDIES", {"squares": study})
     words = ("reproduce", "squares", "--quiet", "--out", "r")
     assert command(*words)[0] == 130
     journal = tmp_path / "r" / "squares" / JOURNAL
     damaged = b"\n".join(damage(journal.read_bytes().split(b"\n")))
     journal.write_bytes(damaged)
     study, _ = counting()
-    monkeypatch.setattr("volition.cli.reproduce.STUDIES", {"squares": study})
+    monkeypatch.setattr("volition.cli.reproduce.run.STUDIES", {"squares": study})
     code, _, err = command(*words, *(["--resume"] if resume else []))
     assert code == 2
     assert err.startswith("volition: r/squares/cases.jsonl")
@@ -238,7 +238,7 @@ def test_the_command_says_how_long_and_where(command, monkeypatch, tmp_path):
 def test_all_leaves_out_what_has_no_data_and_joins_the_pages(command, monkeypatch, tmp_path):
     study, _ = counting()
     monkeypatch.setattr(
-        "volition.cli.reproduce.STUDIES", {"squares": study, "london": STUDIES["london"]}
+        "volition.cli.reproduce.run.STUDIES", {"squares": study, "london": STUDIES["london"]}
     )
     code, out, _ = command("reproduce", "all", "--out", "r", "--quiet")
     assert code == 0
@@ -250,7 +250,7 @@ def test_all_leaves_out_what_has_no_data_and_joins_the_pages(command, monkeypatc
 
 def test_a_stopped_command_says_how_to_go_on(command, monkeypatch, tmp_path):
     study, _ = counting(stop_at=2)
-    monkeypatch.setattr("volition.cli.reproduce.STUDIES", {"squares": study})
+    monkeypatch.setattr("volition.cli.reproduce.run.STUDIES", {"squares": study})
     code, out, _ = command("reproduce", "squares", "--out", "r")
     assert code == 130
     assert "the same command with --resume goes on" in out

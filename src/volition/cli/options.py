@@ -1,10 +1,97 @@
-"""Options that several commands have."""
+"""Options that several commands have, each declared once."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, NamedTuple
 
 import typer
+
+#: of `volition.core.costs`, which takes seconds to load; a test compares the two
+METRICS = ("sqeuclidean", "haversine", "sqhaversine")
+
+
+def _folder(text: str | Path) -> Path:
+    if isinstance(text, str) and not text.strip():
+        # typer would wrap a ValueError into a page of usage
+        raise OSError('--out is empty; name a folder, or "." for the present one.')
+    return Path(text)
+
+
+Out = Annotated[
+    Path,
+    typer.Option(
+        "--out", parser=_folder, metavar="PATH", help="Folder for the results; made if missing."
+    ),
+]
+Overwrite = Annotated[
+    bool,
+    typer.Option("--overwrite", help="Replace the results of an earlier run in the same folder."),
+]
+Seed = Annotated[int, typer.Option("--seed", help="Seed of everything random.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
+
+# -- entities -------------------------------------------------------------------------------------
+
+File = Annotated[
+    Path,
+    typer.Argument(help="Table of entities: CSV with a header, Parquet, or points in GeoJSON."),
+]
+Columns = Annotated[
+    str | None,
+    typer.Option(help="Columns with the entities' coordinates, as a,b,c. Default: all."),
+]
+Weight = Annotated[str | None, typer.Option(help="Column with the entities' weights.")]
+Metric = Annotated[
+    str,
+    typer.Option(
+        help=f"Cost: {', '.join(METRICS)}. The last two take columns latitude,longitude in "
+        "degrees and give kilometres, or kilometres squared."
+    ),
+]
+
+# -- autonomy -------------------------------------------------------------------------------------
+
+Kappa = Annotated[
+    float | None,
+    typer.Option(help="Probability that an entity overrides its prescription, 0 to 1."),
+]
+Gamma = Annotated[
+    float | None,
+    typer.Option(help="When overriding: weight of the distance entity to alternative [0]."),
+]
+Zeta = Annotated[
+    float | None,
+    typer.Option(help="When overriding: weight of the distance prescribed to alternative [1]."),
+]
+Temperature = Annotated[
+    float | None,
+    typer.Option(
+        help="When overriding: small = the nearest alternative, large = any. In units of the "
+        "cost (squared units of the columns, for the default metric) [1]."
+    ),
+]
+Autonomy = Annotated[
+    Path | None,
+    typer.Option(
+        help="Instead of kappa etc.: what volition estimate has learned (.safetensors), or a CSV "
+        "without header, K rows of K probabilities; row j says where entities go that are "
+        "prescribed j."
+    ),
+]
+
+
+class AutonomyOptions(NamedTuple):
+    """What the user says about how entities override."""
+
+    kappa: float | None
+    gamma: float | None
+    zeta: float | None
+    temperature: float | None
+    file: Path | None
+
+
+# -- logs -----------------------------------------------------------------------------------------
 
 NumberedFrom = Annotated[
     int | None,
@@ -20,3 +107,11 @@ SkipUnknown = Annotated[
         help="Leave out (and count) the log's rows whose entity is not in --entities.",
     ),
 ]
+
+# -- time -----------------------------------------------------------------------------------------
+
+
+def check_time_budget(seconds: float | None) -> None:
+    """Raise ValueError unless a time budget is a positive number of seconds, or none."""
+    if seconds is not None and not seconds > 0:
+        raise ValueError(f"--time-budget must be a positive number of seconds, got {seconds}.")

@@ -3,20 +3,37 @@
 Studies only arrange calls of the public interface; they double as examples of how to use it.
 """
 
-from volition.paper.efficiency import EFFICIENCY
-from volition.paper.figure1 import FIGURE1
-from volition.paper.grid import GRID
-from volition.paper.journal import open_journal, run
-from volition.paper.london import LONDON
-from volition.paper.page import Page, together
-from volition.paper.phase import PHASE
-from volition.paper.study import Case, Settings, Study
-from volition.paper.table1 import TABLE1
-from volition.paper.theory import THEORY
+from typing import TYPE_CHECKING
 
-#: all studies, in the order of the paper
-STUDIES = {
-    study.name: study for study in (FIGURE1, TABLE1, PHASE, GRID, LONDON, THEORY, EFFICIENCY)
-}
+from volition.core.lazy import lazy_names
 
-__all__ = ["STUDIES", "Case", "Page", "Settings", "Study", "open_journal", "run", "together"]
+if TYPE_CHECKING:
+    from volition.paper.journal import open_journal, run
+    from volition.paper.page import Page, together
+    from volition.paper.studies import STUDIES
+    from volition.paper.study import Case, Settings, Study
+
+#: names of all studies, for help texts: the studies themselves take seconds to load
+STUDY_NAMES = ("figure1", "table1", "phase", "grid", "london", "theory", "efficiency")
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "volition.paper.journal": ["open_journal", "run"],
+        "volition.paper.page": ["Page", "together"],
+        "volition.paper.studies": ["STUDIES"],
+        "volition.paper.study": ["Case", "Settings", "Study"],
+    },
+)
+
+__all__ = [
+    "STUDIES",
+    "STUDY_NAMES",
+    "Case",
+    "Page",
+    "Settings",
+    "Study",
+    "open_journal",
+    "run",
+    "together",
+]

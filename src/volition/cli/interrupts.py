@@ -1,4 +1,4 @@
-"""What all commands that write results have in common: where to, what may be replaced, Ctrl-C."""
+"""Ctrl-C ends a computation with the best so far; a second one ends it at once."""
 
 from __future__ import annotations
 
@@ -6,32 +6,12 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+from volition.solvers import Status
 
 #: said of a result that Ctrl-C has cut short
 STOPPED = "stopped by Ctrl-C; this is the best so far"
-
-
-def _folder(text: str | Path) -> Path:
-    if isinstance(text, str) and not text.strip():
-        # typer would wrap a ValueError into a page of usage
-        raise OSError('--out is empty; name a folder, or "." for the present one.')
-    return Path(text)
-
-
-Out = Annotated[
-    Path,
-    typer.Option(
-        "--out", parser=_folder, metavar="PATH", help="Folder for the results; made if missing."
-    ),
-]
-Overwrite = Annotated[
-    bool,
-    typer.Option("--overwrite", help="Replace the results of an earlier run in the same folder."),
-]
 
 
 @contextmanager
@@ -40,7 +20,7 @@ def stoppable() -> Iterator[Callable[[], bool]]:
 
     Examples
     --------
-    >>> from volition.cli.output import stoppable
+    >>> from volition.cli.interrupts import stoppable
     >>> with stoppable() as stopped:
     ...     stopped()
     False
@@ -80,3 +60,8 @@ class StopCallback:
     def on_fit_task_end(self, estimator: Any, context: Any) -> bool:
         """Say whether to stop."""
         return self.stopped()
+
+
+def shown_status(status: str) -> str:
+    """Return how a fit ended, for users; here only Ctrl-C can stop one from outside."""
+    return STOPPED if status == Status.STOPPED.value else status

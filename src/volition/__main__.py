@@ -8,10 +8,13 @@ import sys
 def main() -> None:
     """Load the command line and run it."""
     try:
-        # Loading takes seconds.
         from volition.cli.main import main as run
 
         run()
     except KeyboardInterrupt:
         print("Stopped.", file=sys.stderr)
         raise SystemExit(130) from None
+
+
+if __name__ == "__main__":
+    main()

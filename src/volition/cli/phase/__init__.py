@@ -1,0 +1,1 @@
+"""``volition phase``: its options (command), what it does (run), what it writes and prints."""

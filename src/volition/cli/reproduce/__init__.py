@@ -1,0 +1,1 @@
+"""``volition reproduce``: its options (command), and what it does (run)."""
