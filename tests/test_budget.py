@@ -1,6 +1,7 @@
 """A time budget bounds the whole fit and the whole command, and what is kept then is sound."""
 
 import csv
+import json
 import time
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from volition import (
     AutonomyAwareClustering,
     CallableAutonomy,
+    ChoiceClustering,
     DistanceAutonomy,
     FixedAutonomy,
     Passive,
@@ -21,6 +23,7 @@ from volition.datasets import make_city
 from volition.metrics import distortion
 from volition.solvers import Armijo, FixedPoint, Gradient, Status
 from volition.solvers.sampling import lexical_order
+from volition.solvers.search import Search
 
 #: machines that run tests are busy: this much may go wrong in the last steps
 NOISE = 1.5
@@ -202,3 +205,67 @@ def test_the_order_of_entities_is_the_lexical_one(rng):
         np.testing.assert_array_equal(lexical_order(X), np.lexsort(X.T[::-1]))
         X = rng.standard_normal((200, d))
         np.testing.assert_array_equal(lexical_order(X), np.lexsort(X.T[::-1]))
+
+
+@pytest.fixture
+def logged(tmp_path, rng):
+    """Files of a log with 6 centres."""
+    X, Y = make_city(1000, random_state=0), make_city(6, random_state=1)
+    near = ((X[:, None] - Y) ** 2).sum(2).argmin(1)
+    entity = rng.integers(0, len(X), 1000)
+    prescribed = np.where(rng.random(1000) < 0.3, rng.integers(0, 6, 1000), near[entity])
+    realized = np.where(rng.random(1000) < 0.2, rng.integers(0, 6, 1000), prescribed)
+    log = np.stack([entity, prescribed, realized], axis=1)
+    for name, header, rows in (
+        ("e.csv", ["x", "y"], X), ("c.csv", ["x", "y"], Y),
+        ("l.csv", ["entity", "prescribed", "realized"], log),
+    ):  # fmt: skip
+        with open(tmp_path / name, "w", newline="") as stream:
+            csv.writer(stream).writerows([header, *rows.tolist()])
+    return "estimate", "--log", "l.csv", "--entities", "e.csv", "--centers", "c.csv"
+
+
+def test_a_budget_ends_the_searches_of_an_estimate(command, logged, tmp_path, monkeypatch):
+    """Searches get no time at all: they end at once, and it is said that they did."""
+    spent = []
+    run = Search.run
+
+    def watched(search):
+        began = time.process_time()
+        result = run(search)
+        assert search.deadline.finite
+        spent.append(time.process_time() - began)
+        return result
+
+    monkeypatch.setattr(Search, "run", watched)
+    code, out, err = command(*logged, "--time-budget", 0.01, "--out", "r")
+    assert (code, err) == (0, "")
+    assert len(spent) == 3  # two for the new centres, one for those that ignore autonomy
+    assert max(spent) < NOISE
+    assert "Note: The time budget ended the search for centres: better ones may exist." in out
+    assert "Note: The time budget ended the search for centres that ignore autonomy" in out
+    summary = json.loads((tmp_path / "r" / "summary.json").read_text())
+    assert summary["stop_reason"] == "the time budget is spent"
+
+
+def test_an_estimate_with_time_enough_is_the_same_as_without_a_budget(command, logged, tmp_path):
+    assert command(*logged, "--out", "free")[0] == 0
+    code, out, _ = command(*logged, "--out", "bounded", "--time-budget", 600)
+    assert code == 0
+    assert "time budget" not in out
+    for name in ("centers.csv", "estimates.csv", "assignments.csv", "moves.csv"):
+        assert (tmp_path / "bounded" / name).read_bytes() == (tmp_path / "free" / name).read_bytes()
+
+
+@pytest.mark.parametrize("budget", [0, -1, "nan"])
+def test_an_estimate_refuses_budgets_that_are_none(command, logged, budget):
+    code, _, err = command(*logged, "--time-budget", budget)
+    assert code == 2
+    assert "--time-budget must be a positive number of seconds" in err
+
+
+@pytest.mark.parametrize("budget", [0, -1.0, float("nan"), "1"])
+def test_a_fit_of_a_log_refuses_budgets_that_are_none(budget):
+    X, log = make_city(10, random_state=0), {"entity": [0], "prescribed": [0], "realized": [1]}
+    with pytest.raises(ValueError, match="time_budget must be a positive number of seconds or No"):
+        ChoiceClustering(2).fit_log(X, log, X[:2], time_budget=budget)

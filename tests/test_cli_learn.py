@@ -180,6 +180,16 @@ def test_going_on(run, files, tmp_path):
     assert history["interactions"].iloc[0] < 3000 < history["interactions"].iloc[-1]
 
 
+@pytest.mark.parametrize("learner", ["tabular", "choice"])
+def test_going_on_to_fewer_questions_than_were_asked_says_so(run, files, learner):
+    words = ("--population", "sim.toml", "-k", 4, "--learner", learner, "--tol", 0, "--out", "res")
+    assert run(*words, "--interactions", 2000)[0] == 0
+    code, out, err = run(*words, "--interactions", 500, "--resume")
+    assert (code, err) == (0, "")
+    assert "2000 prescriptions" in out
+    assert "Ended: n_interactions=500, and 2000 were asked before." in out
+
+
 def test_ctrl_c_keeps_what_was_learned(files, tmp_path):
     words = ["learn", "--population", "sim.toml", "-k", "4", "--tol", "0", "--out", "res"]
     words += ["--interactions", "1000000000"]

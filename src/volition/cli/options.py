@@ -7,6 +7,8 @@ from typing import Annotated, NamedTuple
 
 import typer
 
+from volition.core.deadline import Deadline
+
 #: of `volition.core.costs`, which takes seconds to load; a test compares the two
 METRICS = ("sqeuclidean", "haversine", "sqhaversine")
 
@@ -111,7 +113,13 @@ SkipUnknown = Annotated[
 # -- time -----------------------------------------------------------------------------------------
 
 
-def check_time_budget(seconds: float | None) -> None:
-    """Raise ValueError unless a time budget is a positive number of seconds, or none."""
-    if seconds is not None and not seconds > 0:
-        raise ValueError(f"--time-budget must be a positive number of seconds, got {seconds}.")
+def deadline_of(time_budget: float | None) -> Deadline:
+    """Return when the time budget of a command ends; it must be positive, or None for never."""
+    if time_budget is not None and not time_budget > 0:
+        raise ValueError(f"--time-budget must be a positive number of seconds, got {time_budget}.")
+    return Deadline.after(time_budget)
+
+
+def seconds_of(deadline: Deadline, share: float) -> float | None:
+    """Return a share of the time that is left as a fit's budget, which must be positive."""
+    return max(share * deadline.left, 1e-3) if deadline.finite else None

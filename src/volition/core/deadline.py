@@ -4,7 +4,24 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Real
 from time import perf_counter
+from typing import Any
+
+
+def check_time_budget(seconds: Any, name: str = "time_budget") -> None:
+    """Raise ValueError unless a time budget is a positive number of seconds, or None.
+
+    Examples
+    --------
+    >>> from volition.core.deadline import check_time_budget
+    >>> check_time_budget(0)
+    Traceback (most recent call last):
+    ...
+    ValueError: time_budget must be a positive number of seconds or None, got 0.
+    """
+    if seconds is not None and not (isinstance(seconds, Real) and float(seconds) > 0):
+        raise ValueError(f"{name} must be a positive number of seconds or None, got {seconds!r}.")
 
 
 class OutOfTime(Exception):

@@ -18,6 +18,7 @@ from volition.choices import (
 from volition.choices.checks import Check
 from volition.choices.comparison import Comparison
 from volition.choices.decision import Decision
+from volition.core.deadline import Deadline, check_time_budget
 from volition.core.messages import DataWarning
 from volition.core.validation import FloatArray, check_centers, check_scalar
 from volition.estimators.display import Summary, cost_in_words, cost_unit
@@ -239,6 +240,7 @@ class ChoiceClustering(Learner):
         skip_unknown: bool = False,
         tolerance: float = 1e-4,
         unanswered: int = 0,
+        time_budget: float | None = None,
     ) -> ChoiceClustering:
         """Learn from choices that were recorded, and recommend a plan.
 
@@ -268,6 +270,9 @@ class ChoiceClustering(Learner):
         unanswered : int, default=0
             Rows without an answer that are no longer in the log. From 5 % of all rows on there is
             a warning, from 20 % on there are no intervals, and no plan but today's.
+        time_budget : float, optional
+            Seconds after which the search for centres ends with the best so far, and a warning.
+            The fit of the model before it, and the checks after it, are not cut short.
 
         Warns
         -----
@@ -287,6 +292,8 @@ class ChoiceClustering(Learner):
                 f"{layouts.shape[1]} centres."
             )
         check_scalar(tolerance, "tolerance", 0)
+        check_time_budget(time_budget)
+        deadline = Deadline.after(time_budget)
         options = LogOptions(
             entity_ids, center_names, numbered_from, skip_unknown, tolerance, lines, unanswered
         )
@@ -297,7 +304,9 @@ class ChoiceClustering(Learner):
             warnings.warn(note, DataWarning, stacklevel=2)
         strategy = self._strategy(entities, study.strategy.rng, from_log=True)
         region = _checked_region(region, entities, layouts)
-        plans = plans_from_log(strategy, choices, records.propensity, region, records.unanswered)
+        plans = plans_from_log(
+            strategy, choices, records.propensity, region, records.unanswered, deadline
+        )
         study.take_over(strategy, len(choices.entities))
         self._of_log, self.center_names_ = plans, records.center_names
         self.stop_reason_ = strategy.finished
@@ -306,7 +315,10 @@ class ChoiceClustering(Learner):
         return self
 
     def compare_plans(
-        self, plans: dict[str, tuple[Any, Any]] | None = None, propensity: Any = None
+        self,
+        plans: dict[str, tuple[Any, Any]] | None = None,
+        propensity: Any = None,
+        time_budget: float | None = None,
     ) -> Comparison:
         """Return what centres and prescriptions cost and save, with 95 % intervals.
 
@@ -324,6 +336,9 @@ class ChoiceClustering(Learner):
             Probability of each logged prescription. Default: the log's column ``propensity``; if
             it has none, judged by how often the nearest centre is prescribed, the second nearest,
             and so on.
+        time_budget : float, optional
+            Seconds after which the search for centres that ignore autonomy ends with the best so
+            far, and a warning.
 
         Returns
         -------
@@ -342,9 +357,11 @@ class ChoiceClustering(Learner):
                 "that asks has no prescriptions of today; see distortion_ and "
                 "distortion_estimate()."
             )
+        check_time_budget(time_budget)
+        rows = self._plans.compare(plans, propensity, Deadline.after(time_budget))
         decision = self._plans.decision
         recommended = None if decision is None else decision.name
-        return Comparison(self._plans.compare(plans, propensity), recommended, cost_unit(self))
+        return Comparison(rows, recommended, cost_unit(self))
 
     def extrapolation(self) -> Extrapolation:
         """Return how far the centres and prescriptions go beyond what was seen."""

@@ -27,7 +27,7 @@ from volition.annealing.anneal import AnnealingResult, Record, anneal, describe
 from volition.annealing.schedules import Explicit, Growing, Schedule, resolve_schedule
 from volition.core.autonomy import Autonomy, Passive, RowAutonomy
 from volition.core.costs import Cost, resolve_cost
-from volition.core.deadline import Deadline
+from volition.core.deadline import Deadline, check_time_budget
 from volition.core.kernels.blocks import threads_for
 from volition.core.outliers import warn_of_outliers
 from volition.core.problem import Problem
@@ -483,13 +483,7 @@ class AutonomyAwareClustering(
             check_integer(self.chunk_size, "chunk_size", 1, " or None")
         if not isinstance(self.tol, Real) or not 0 <= self.tol < math.inf:
             raise ValueError(f"tol must be a finite number >= 0, got {self.tol!r}.")
-        if self.time_budget is not None and not (
-            isinstance(self.time_budget, Real) and self.time_budget > 0
-        ):
-            raise ValueError(
-                f"time_budget must be a positive number of seconds or None, got "
-                f"{self.time_budget!r}."
-            )
+        check_time_budget(self.time_budget)
         if self.autonomy is not None and not isinstance(self.autonomy, Autonomy):
             raise ValueError(
                 "autonomy must be an autonomy model such as DistanceAutonomy(0.2) or "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -28,14 +29,20 @@ from volition.choices.plans import compare_plans
 from volition.choices.report import log_cautions
 from volition.choices.seen import ExpectedCosts, propensities
 from volition.choices.statistics import UNKNOWN, Interval
+from volition.core.deadline import NEVER, Deadline
 from volition.core.validation import FloatArray
 from volition.learning.entities import Entities
 from volition.learning.trial import Plan
 from volition.populations.answers import IntArray
+from volition.solvers import Status
 from volition.solvers.search import Search
 
 #: a sentence is due where fewer entities than this carry so much of the weight
 FEW_HEAVY, MOST_WEIGHT = 10, 0.9
+IGNORED_OUT_OF_TIME = (
+    "The time budget ended the search for centres that ignore autonomy, so what ignoring it costs "
+    "may be overstated."
+)
 
 #: centres and prescriptions, by name
 Plans = dict[str, tuple[Any, Any]]
@@ -200,10 +207,15 @@ class LoggedPlans:
             days=any(check.failed and check.days for check in self.checks),
         )  # fmt: skip
 
-    def compare(self, plans: Plans | None = None, propensity: Any = None) -> list[PlanCost]:
-        """Return what plans cost and save; the first is today's."""
+    def compare(
+        self, plans: Plans | None = None, propensity: Any = None, deadline: Deadline = NEVER
+    ) -> list[PlanCost]:
+        """Return what plans cost and save; the first is today's.
+
+        The deadline ends the search for centres that ignore autonomy, with the best so far.
+        """
         log = self.log(propensity)
-        plans = self._usual_plans() if plans is None else plans
+        plans = self._usual_plans(deadline) if plans is None else plans
         return self._compared(
             log, {PlanName.TODAY: (self.today, None), **plans}, propensity is None
         )
@@ -216,9 +228,13 @@ class LoggedPlans:
         best = self._plans_at_today()[PlanName.BEST]
         return self._compared(self.log(), {PlanName.BEST: best, PlanName.MOVED: self.moved})[1]
 
-    def _usual_plans(self) -> Plans:
+    def _usual_plans(self, deadline: Deadline) -> Plans:
         obeying, K = self.entities.problem(), self.choices.n_clusters
-        ignored = Search(obeying, K, random_state=np.random.RandomState(0)).run().centers
+        search = Search(obeying, K, random_state=np.random.RandomState(0), deadline=deadline)
+        result = search.run()
+        if result.status is Status.OUT_OF_TIME:
+            warnings.warn(IGNORED_OUT_OF_TIME, UserWarning, stacklevel=4)
+        ignored = result.centers
         # Numbered as today's are: where clusters have roles, that matters.
         ignored = ignored[linear_sum_assignment(cdist(self.today, ignored))[1]]
         return {

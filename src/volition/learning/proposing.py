@@ -9,6 +9,7 @@ import numpy as np
 
 from volition.choices import Choices, PlanName
 from volition.choices.decision import instead_of_moving
+from volition.core.deadline import NEVER, Deadline
 from volition.core.display import Grid, figure, html_sentences, interval, places, text_sentences
 from volition.core.validation import FloatArray
 from volition.learning.logged import LoggedPlans
@@ -89,11 +90,11 @@ def propose(strategy: Strategy, make_log: StagedStrategy | None) -> Proposal:
 
 def plans_from_log(
     strategy: StagedStrategy, choices: Choices, propensity: FloatArray | None, region: FloatArray,
-    unanswered: float = 0.0,
+    unanswered: float = 0.0, deadline: Deadline = NEVER,
 ) -> LoggedPlans:  # fmt: skip
     """Learn from recorded choices, and put in place the plan that the log can answer for."""
     with strategy.few_threads():
-        strategy.learn_log(choices, region)
+        strategy.learn_log(choices, region, deadline)
         assert isinstance(strategy.responses, TermsModel)
         fitted, moved = strategy.responses.fitted, (strategy.centers, strategy.labels)
         assert fitted is not None

@@ -11,10 +11,11 @@ import numpy as np
 from volition.annealing.anneal import anneal
 from volition.annealing.schedules import Geometric
 from volition.core.autonomy import Autonomy
+from volition.core.deadline import NEVER, Deadline
 from volition.core.problem import Problem
 from volition.core.validation import FloatArray
 from volition.learning.entities import Entities
-from volition.solvers import Gradient
+from volition.solvers import Gradient, Status
 from volition.solvers.descent import Descent
 from volition.solvers.sampling import canonical_order, thin
 from volition.solvers.search import Search
@@ -41,14 +42,18 @@ class Finder:
         Whether there will be no later search, so that this one should take its time.
     region : array of shape (2, d), optional
         Lowest and highest coordinates that centres may have.
+    deadline : Deadline, optional
+        When a search ends with the best so far; ``out_of_time`` says whether one did.
     """
 
     def __init__(
         self, entities: Entities, n_clusters: int, rng: np.random.Generator, stage: int,
         known: FloatArray | None, long: bool = False, region: FloatArray | None = None,
+        deadline: Deadline = NEVER,
     ) -> None:  # fmt: skip
         self.entities, self.n_clusters, self.rng = entities, n_clusters, rng
         self.stage, self.known, self.long, self.region = stage, known, long, region
+        self.deadline, self.out_of_time = deadline, False
 
     def problem(self, model: Autonomy) -> Problem:
         """Return the problem of the entities that are here, or of a sample of them."""
@@ -67,7 +72,8 @@ class Finder:
         # centres: 1.4 % too expensive in two of five). Models by entity take several times as long.
         if self.long and not model.by_entity:
             problem = self.problem(model)
-            found = [self._run(model, n_improved=8) for _ in range(2)]
+            half = self.deadline.share(0.5)
+            found = [self._run(model, n_improved=8, deadline=end) for end in (half, self.deadline)]
             Y = min(found, key=problem.distortion)
         else:
             Y = self._run(model)
@@ -83,8 +89,10 @@ class Finder:
             effort = {"n_init": 1, "n_improved": 0}
         elif self.stage > 1:
             effort = {"n_init": 1, "n_improved": 1, "given": [self.known]}
-        search = Search(self.problem(model), self.n_clusters, seed, **(effort | more))
-        return search.run().centers
+        options = {"deadline": self.deadline} | effort | more
+        result = Search(self.problem(model), self.n_clusters, seed, **options).run()
+        self.out_of_time |= result.status is Status.OUT_OF_TIME
+        return result.centers
 
     def _in_region(self, Y: FloatArray, model: Autonomy) -> FloatArray:
         """Return the best centres near these that stand in the region."""
@@ -120,4 +128,4 @@ class Finder:
         return thin(problem, canonical_order(problem), SEARCHED_BY)
 
     def _polisher(self, problem: Problem) -> Callable[[FloatArray], FloatArray]:
-        return partial(Descent(max_iter=60, tol=1e-4).polish, problem)
+        return partial(Descent(max_iter=60, tol=1e-4, deadline=self.deadline).polish, problem)

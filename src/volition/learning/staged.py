@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -20,6 +21,7 @@ from scipy.stats import norm
 
 from volition.choices import Choices
 from volition.core.autonomy import Autonomy, Chunk
+from volition.core.deadline import NEVER, Deadline
 from volition.core.problem import Problem
 from volition.core.validation import FloatArray
 from volition.learning.drift import DriftMonitor, Shift, WatchedAnswers
@@ -49,6 +51,7 @@ DECIDED_BY = 256
 EXPLAINED = 0.99
 #: answers about the plan below which nothing is said of whether it costs what is believed
 FEWEST_SEEN = 20
+OUT_OF_TIME = "The time budget ended the search for centres: better ones may exist."
 
 
 class StagedStrategy(Strategy):
@@ -293,14 +296,21 @@ class StagedStrategy(Strategy):
         if not self.held:
             self._search()
 
-    def learn_log(self, choices: Choices, region: FloatArray) -> None:
-        """Learn from recorded choices, and take the centres that the model says."""
+    def learn_log(self, choices: Choices, region: FloatArray, deadline: Deadline = NEVER) -> None:
+        """Learn from recorded choices, and take the centres that the model says.
+
+        The deadline ends the search for centres, with the best so far.
+        """
         self.memory = Memory.of_choices(choices, self.cost_unit)
         self.centers, self.stage, self.region = choices.layouts[-1].copy(), 1, region
         self.responses = self._terms()
         self.responses.fit(self.memory, self.entities, self.stage, self.rng)
-        self._search(long=True)
+        finder = self._finder(long=True, deadline=deadline)
+        self._search(finder)
         self.finished = "the log is at its end"
+        if finder.out_of_time:
+            self.finished = "the time budget is spent"
+            warnings.warn(OUT_OF_TIME, UserWarning, stacklevel=3)
         self.relabel()
 
     def proposed(self) -> tuple[FloatArray, IntArray, float]:
@@ -309,20 +319,21 @@ class StagedStrategy(Strategy):
         other = self.copied()
         other.held, other.stage = False, max(1, self.stage)
         other.responses = self.responses.copied()
-        other._search(long=True)
+        other._search(other._finder(long=True))
         other.relabel()
         return other.centers, other.labels, other.distortion
 
-    def _finder(self, long: bool = False) -> Finder:
+    def _finder(self, long: bool = False, deadline: Deadline = NEVER) -> Finder:
         return Finder(
-            self.entities, self.n_clusters, self.rng, self.stage, self.centers, long, self.region
-        )
+            self.entities, self.n_clusters, self.rng, self.stage, self.centers, long, self.region,
+            deadline,
+        )  # fmt: skip
 
-    def _search(self, long: bool = False) -> None:
+    def _search(self, finder: Finder | None = None) -> None:
         """Put the centres where the model says, unless those at hand are as good."""
         responses = self.responses
         assert responses is not None
-        Y = responses.search(self._finder(long))
+        Y = responses.search(finder or self._finder())
         assert responses.judge is not None
         assert self.model is not None
         problem = self._finder().problem(responses.judge)

@@ -15,9 +15,19 @@ from volition.cli.estimate.options import (
     LogFile,
     Metric,
     Region,
+    TimeBudget,
     Tolerance,
 )
-from volition.cli.options import NumberedFrom, Out, Overwrite, Quiet, Seed, SkipUnknown, Weight
+from volition.cli.options import (
+    NumberedFrom,
+    Out,
+    Overwrite,
+    Quiet,
+    Seed,
+    SkipUnknown,
+    Weight,
+    deadline_of,
+)
 from volition.cli.outputs import ESTIMATE_FILES
 from volition.io.results import check_writable
 
@@ -36,6 +46,7 @@ def estimate(
     numbered_from: NumberedFrom = None,
     skip_unknown: SkipUnknown = False,
     region: Region = None,
+    time_budget: TimeBudget = None,
     out: Out = Path("volition-estimate"),
     overwrite: Overwrite = False,
     seed: Seed = 0,
@@ -51,11 +62,12 @@ def estimate(
     (today's centres beside the new ones, and the share that uses each), assignments.csv,
     summary.json, calibration.png, plan-costs.png and map.png.
     """
+    deadline = deadline_of(time_budget)
     check_writable(out, ESTIMATE_FILES, overwrite)
     names = [name.strip() for name in covariates.split(",")] if covariates else []
     options = EstimateOptions(
         log, entities, centers, columns, names, weight, id_column, metric, family, tolerance,
-        numbered_from, skip_unknown, region, seed,
+        numbered_from, skip_unknown, region, deadline, seed,
     )  # fmt: skip
 
     from volition.cli.estimate.run import run_estimate

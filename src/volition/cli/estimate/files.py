@@ -63,6 +63,7 @@ def summarize(estimated: Estimated, source: str, seconds: float, seed: int) -> d
         "recommended": model.decision_ and model.decision_._asdict(),
         "checks": [check._asdict() | {"failed": check.failed} for check in model.checks_],
         "extrapolation": model.extrapolation()._asdict(),
+        "stop_reason": model.stop_reason_,
         "seconds": round(seconds, 3),
         "seed": seed,
     }

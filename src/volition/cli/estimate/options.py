@@ -7,6 +7,8 @@ from typing import Annotated, NamedTuple
 
 import typer
 
+from volition.core.deadline import Deadline
+
 LogFile = Annotated[
     Path,
     typer.Option(
@@ -56,6 +58,13 @@ Region = Annotated[
         "Default: the box of the entities and of the centres in the log."
     ),
 ]
+TimeBudget = Annotated[
+    float | None,
+    typer.Option(
+        help="Seconds for everything but writing the results. Searches for centres then end with "
+        "the best so far; the fit of how entities choose, and its checks, are not cut short."
+    ),
+]
 
 
 class EstimateOptions(NamedTuple):
@@ -74,4 +83,5 @@ class EstimateOptions(NamedTuple):
     numbered_from: int | None
     skip_unknown: bool
     region: str | None
+    deadline: Deadline
     seed: int

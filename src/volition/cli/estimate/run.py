@@ -16,6 +16,7 @@ from volition.choices.decision import instead_of_moving
 from volition.cli.estimate.files import Estimated, summarize, write_results
 from volition.cli.estimate.options import EstimateOptions
 from volition.cli.estimate.printing import print_summary
+from volition.cli.options import seconds_of
 from volition.cli.outputs import ESTIMATE_AUTONOMY, ESTIMATE_FILES
 from volition.cli.terminal import make_console
 from volition.cli.warned import collected_warnings
@@ -27,6 +28,9 @@ from volition.io.logs import LoggedFiles, read_logged
 from volition.io.results import output_folder
 from volition.io.tables import read_covariates
 
+#: of the time that is left: what the search for centres may take, counted from the fit of the
+#: model, and what the search for those that ignore autonomy may take after it
+SEARCH_SHARE, IGNORING_SHARE = 0.6, 0.6
 #: the table of plans is of no use cut off
 NARROWEST = 130
 
@@ -74,8 +78,10 @@ def _estimate(options: EstimateOptions, files: LoggedFiles, known: Any) -> Estim
             numbered_from=options.numbered_from, skip_unknown=options.skip_unknown,
             tolerance=options.tolerance, region=_region(options.region, d),
             unanswered=files.log.unanswered,
+            time_budget=seconds_of(options.deadline, SEARCH_SHARE),
         )  # fmt: skip
-        plans = list(model.compare_plans())
+        seconds = seconds_of(options.deadline, IGNORING_SHARE)
+        plans = list(model.compare_plans(time_budget=seconds))
     except ValueError as error:
         raise ValueError(f"{options.log}: {error}") from None
     return Estimated(model, table, model.covariate_names_ or options.covariates, plans)

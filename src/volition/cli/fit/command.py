@@ -22,10 +22,9 @@ from volition.cli.options import (
     Temperature,
     Weight,
     Zeta,
-    check_time_budget,
+    deadline_of,
 )
 from volition.cli.outputs import FIT_FILES
-from volition.core.deadline import Deadline
 from volition.io.results import check_writable
 
 
@@ -64,8 +63,7 @@ def fit(
     obeyed, numbered by position, each entity prescribed its nearest, judged with autonomy.
     Ctrl-C ends it early and writes the best so far; a second Ctrl-C ends it at once.
     """
-    check_time_budget(time_budget)
-    deadline = Deadline.after(time_budget)
+    deadline = deadline_of(time_budget)
     check_writable(out, FIT_FILES, overwrite)
 
     from volition import AutonomyAwareClustering

@@ -14,6 +14,7 @@ from sklearn.base import clone
 from volition.cli.fit.files import summarize, write_results
 from volition.cli.fit.printing import print_summary
 from volition.cli.interrupts import StopCallback, stoppable
+from volition.cli.options import seconds_of
 from volition.cli.outputs import FIT_FILES
 from volition.cli.terminal import make_console
 from volition.cli.warned import collected_warnings, sentences
@@ -91,7 +92,7 @@ def _fit_both(
     model: AutonomyAwareClustering, table: Table, deadline: Deadline, watch: _Watch
 ) -> Comparison:
     began = perf_counter()
-    model.time_budget = _seconds(deadline, FIT_SHARE)
+    model.time_budget = seconds_of(deadline, FIT_SHARE)
     watch.fit(model, table, "Placing the centres")
     seconds = perf_counter() - began
     if watch.stopped():
@@ -100,7 +101,7 @@ def _fit_both(
         model.n_clusters,
         metric=model.metric,
         solver=model.solver,
-        time_budget=_seconds(deadline, IGNORING_SHARE),
+        time_budget=seconds_of(deadline, IGNORING_SHARE),
         random_state=model.random_state,
     )
     watch.fit(ignoring, table, "Placing them as if all entities obeyed, to compare")
@@ -127,12 +128,7 @@ def _improved(compared: Comparison, table: Table, deadline: Deadline, watch: _Wa
     if ignoring is None or ignored is None or ignored >= model.distortion_:
         return compared
     other = clone(model).set_params(
-        init=ignoring.cluster_centers_, time_budget=_seconds(deadline, 1.0)
+        init=ignoring.cluster_centers_, time_budget=seconds_of(deadline, 1.0)
     )
     watch.fit(other, table, "Going on from those, which are better")
     return compared._replace(model=min(model, other, key=lambda one: one.distortion_))
-
-
-def _seconds(deadline: Deadline, share: float) -> float | None:
-    """Return a share of the time that is left as a fit's budget, which must be positive."""
-    return max(share * deadline.left, 1e-3) if deadline.finite else None
