@@ -5,6 +5,7 @@ import json
 import time
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from volition import (
@@ -209,12 +210,12 @@ def test_the_order_of_entities_is_the_lexical_one(rng):
 
 @pytest.fixture
 def logged(tmp_path, rng):
-    """Files of a log with 6 centres."""
-    X, Y = make_city(1000, random_state=0), make_city(6, random_state=1)
+    """Files of a log with 3 centres."""
+    X, Y = make_city(300, random_state=0), make_city(3, random_state=1)
     near = ((X[:, None] - Y) ** 2).sum(2).argmin(1)
-    entity = rng.integers(0, len(X), 1000)
-    prescribed = np.where(rng.random(1000) < 0.3, rng.integers(0, 6, 1000), near[entity])
-    realized = np.where(rng.random(1000) < 0.2, rng.integers(0, 6, 1000), prescribed)
+    entity = rng.integers(0, len(X), 600)
+    prescribed = np.where(rng.random(600) < 0.3, rng.integers(0, 3, 600), near[entity])
+    realized = np.where(rng.random(600) < 0.2, rng.integers(0, 3, 600), prescribed)
     log = np.stack([entity, prescribed, realized], axis=1)
     for name, header, rows in (
         ("e.csv", ["x", "y"], X), ("c.csv", ["x", "y"], Y),
@@ -248,13 +249,15 @@ def test_a_budget_ends_the_searches_of_an_estimate(command, logged, tmp_path, mo
     assert summary["stop_reason"] == "the time budget is spent"
 
 
-def test_an_estimate_with_time_enough_is_the_same_as_without_a_budget(command, logged, tmp_path):
-    assert command(*logged, "--out", "free")[0] == 0
-    code, out, _ = command(*logged, "--out", "bounded", "--time-budget", 600)
-    assert code == 0
-    assert "time budget" not in out
-    for name in ("centers.csv", "estimates.csv", "assignments.csv", "moves.csv"):
-        assert (tmp_path / "bounded" / name).read_bytes() == (tmp_path / "free" / name).read_bytes()
+def test_a_fit_of_a_log_with_time_enough_is_the_same_as_without_a_budget(logged, tmp_path):
+    X, Y, log = (pd.read_csv(tmp_path / name) for name in ("e.csv", "c.csv", "l.csv"))
+    free, bounded = (ChoiceClustering(3, family="distance", random_state=0) for _ in "12")
+    free.fit_log(X.to_numpy(), log, Y.to_numpy())
+    bounded.fit_log(X.to_numpy(), log, Y.to_numpy(), time_budget=600)
+    assert bounded.stop_reason_ == free.stop_reason_ == "the log is at its end"
+    assert str(bounded.worth(time_budget=600)) == str(free.worth())
+    assert np.array_equal(bounded.cluster_centers_, free.cluster_centers_)
+    assert np.array_equal(bounded.labels_, free.labels_)
 
 
 @pytest.mark.parametrize("budget", [0, -1, "nan"])

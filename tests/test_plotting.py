@@ -169,7 +169,7 @@ def test_learning_is_drawn_against_interactions(learner):
     line = ax.get_lines()[0]
     np.testing.assert_array_equal(line.get_xdata(), np.arange(500, 6001, 500))
     np.testing.assert_allclose(line.get_ydata()[-1], learner.history_[-1].distortion)
-    with pytest.raises(ValueError, match="has not been told anything"):
+    with pytest.raises(ValueError, match="has learned nothing yet"):
         plot_learning(TabularClustering(2).start([[0.0], [1.0]]))
 
 

@@ -172,7 +172,7 @@ def _read_parquet(path: Path) -> Cells:
         with pyarrow.parquet.ParquetFile(path) as file:
             header = list(file.schema_arrow.names)
             if len(set(header)) < len(header):
-                return Cells(header, {}, [], "row", {})  # refused by whoever called
+                return Cells(header, {}, [], "row", {})  # the caller refuses it
             table = file.read()
         columns = {name: table[name].to_pylist() for name in header}
     except (pyarrow.ArrowException, OSError, ValueError) as error:
@@ -263,7 +263,7 @@ def as_numbers(cells: Cells, name: str, path: Path) -> FloatArray:
     if name in cells.odd:
         raise ValueError(
             f"{path}, column {shortened(name)} holds {cells.odd[name]}, not numbers; choose "
-            "numeric columns, or mend the file."
+            "numeric columns, or correct the file."
         )
     try:
         values = np.array(column, dtype=np.float64)
@@ -280,7 +280,7 @@ def as_numbers(cells: Cells, name: str, path: Path) -> FloatArray:
         shown = "an empty cell" if cell is None or str(cell).strip() == "" else shortened(cell)
         raise ValueError(
             f"{path}, {cells.place} {line}, column {shortened(name)}: {shown} is not a finite "
-            "number; choose numeric columns, or mend the file."
+            "number; choose numeric columns, or correct the file."
         )
     return values
 

@@ -265,7 +265,7 @@ def sweep(folder: Path) -> None:
     """Remove temporary files and folders that killed runs have left in a folder.
 
     Only what carries our name, and is of a process of this machine that is no longer there; of
-    another machine that shares the folder, only what nobody has touched for a day.
+    another machine that shares the folder, only what has not changed for a day.
     """
     mine = _LEFT.match(temporary_prefix())
     assert mine is not None

@@ -194,7 +194,7 @@ def _question(
         never = "never 0" if first == 0 else f"but the centres are numbered 1 to {K}"
         raise ValueError(
             f"The log's clusters go from {low} to {high}, {never}, and there are {K} centres: they "
-            f"seem to be numbered from {other}; {answer}, or mend the log."
+            f"seem to be numbered from {other}; {answer}, or correct the log."
         )
     as_is, shifted = agrees(realized - first), agrees(realized - other)
     if as_is and not shifted:
@@ -231,7 +231,7 @@ def _compared(
     """Return whether the other numbering is clearly better, this one is, and both median costs.
 
     How near a centre is counts by its rank: nearest, second, or farther; less each centre's mean.
-    If prescriptions do not depend on where entities are, the expected difference is then nought
+    If prescriptions do not depend on where entities are, the expected difference is then zero
     whatever the centres, and no far entity and no far centre can outweigh the rest.
     """
     m = len(prescribed)
@@ -251,7 +251,7 @@ def _compared(
     mean = float(gain.mean())
     sums = np.bincount(entity, gain) - often * mean
     error = np.sqrt(n / (n - 1) * (sums**2).sum()) / len(rows)
-    # Few entities may agree by chance: none is surer than half a rank.
+    # Few entities may agree by chance, so each counts as uncertain by half a rank at least.
     error = max(error, 0.5 / np.sqrt(n))
     better = bool(student.sf(mean / error, n - 1) < REFUSED) and costs[1] < costs[0]
     trusted = bool(student.cdf(mean / error, n - 1) < TRUSTED)

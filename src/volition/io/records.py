@@ -133,23 +133,8 @@ def read_records(
     [1, 0]
     """
     options = options or LogOptions()
-    columns = log_columns(log)
-    rows = np.arange(len(columns["entity"]))
     check_integer(options.unanswered, "unanswered", 0)
-    notes: list[str | None] = []
-    silent = np.array([is_missing(cell) for cell in columns["realized"].tolist()])
-    if silent.all():
-        raise ValueError("The log has no row with a realised cluster.")
-    unanswered = (int(silent.sum()) + options.unanswered) / (len(rows) + options.unanswered)
-    if silent.any():
-        notes.append(unanswered_note(int(silent.sum())))
-        columns, rows = _some(columns, rows, ~silent)
-    entities = _entities(columns["entity"], len(X), rows, options)
-    known = entities >= 0
-    if not known.all():
-        notes.append(_skipped(columns["entity"][~known], len(known)))
-        columns, rows = _some(columns, rows, known)
-        entities = entities[known]
+    columns, entities, rows, notes, unanswered = _usable_rows(log_columns(log), len(X), options)
 
     def at(row: int) -> str:
         return options.place(int(rows[row]))
@@ -181,14 +166,46 @@ def read_records(
     )
 
 
+class _UsableRows(NamedTuple):
+    """The rows of a log that have an answer and a known entity."""
+
+    columns: dict[str, Any]
+    entities: IntArray  # (m,)
+    rows: IntArray  # (m,) their numbers in the log
+    notes: list[str | None]  # what was left out
+    unanswered: float  # share of rows without an answer
+
+
+def _usable_rows(columns: dict[str, Any], n: int, options: LogOptions) -> _UsableRows:
+    """Leave out rows without an answer and, where allowed, those of unknown entities."""
+    rows, notes = np.arange(len(columns["entity"])), []
+    silent = np.array([is_missing(cell) for cell in columns["realized"].tolist()])
+    if silent.all():
+        raise ValueError("The log has no row with a realised cluster.")
+    unanswered = (int(silent.sum()) + options.unanswered) / (len(rows) + options.unanswered)
+    if silent.any():
+        notes.append(unanswered_note(int(silent.sum())))
+        columns, rows = _some(columns, rows, ~silent)
+    entities = _entities(columns["entity"], n, rows, options)
+    known = entities >= 0
+    if not known.all():
+        notes.append(_skipped(columns["entity"][~known], len(known)))
+        columns, rows = _some(columns, rows, known)
+        entities = entities[known]
+    return _UsableRows(columns, entities, rows, [*notes], unanswered)
+
+
 def unanswered_note(number: int) -> str:
-    """Return what is said of rows without an answer."""
-    rows = (
-        "1 row without a realised cluster was"
-        if number == 1
-        else (f"{number} rows without a realised cluster were")
-    )
-    return f"{rows} left out."
+    """Return what is said of rows without an answer.
+
+    Examples
+    --------
+    >>> from volition.io.records import unanswered_note
+    >>> unanswered_note(1)
+    '1 row without a realised cluster was left out.'
+    """
+    rows, were = ("row", "was") if number == 1 else ("rows", "were")
+    return f"{number} {rows} without a realised cluster {were} left out."
 
 
 def log_columns(log: Any) -> dict[str, Any]:
@@ -309,7 +326,7 @@ def _finite(values: Any, name: str, at: At) -> FloatArray | None:
 
 
 def _check_times(times: Any, layout: IntArray, at: At) -> str | None:
-    """Refuse a log that is not in the order of time; return a note where that cannot be told."""
+    """Refuse a log that is not in the order of time; return a note where the order is not clear."""
     if times is None:
         return None
     times = np.asarray(times)

@@ -4,10 +4,11 @@ Two steps lead from an object to a file, and two lead back:
 
 - `encode` turns objects into a *tree*: dicts and lists of None, bool, int, float, str and NumPy
   arrays. A class takes part when it is `registered`.
-- `flatten` puts the arrays of a tree aside and leaves plain JSON. Nobody makes up names for them.
+- `flatten` puts the arrays of a tree aside and leaves plain JSON; their names say where
+  they stand in the tree.
 
 Nothing that is read is executed. A Python function is never written: in its place stands a mark,
-and whoever reads the file gives the function again.
+and the reader of the file gives the function again.
 """
 
 from __future__ import annotations

@@ -177,7 +177,7 @@ def read_log(path: Path, *, names: bool = False) -> Log:
             columns[name] = np.array([float(time) if plain else time for time in times])
         else:
             columns[name] = np.array([str(cell) for cell in cells.columns[name]], dtype=object)
-    as_text(cells, "entity", path)  # refuses what names nobody
+    as_text(cells, "entity", path)  # refuses empty names
     return Log(columns, cells.lines, unanswered)
 
 

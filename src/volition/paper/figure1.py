@@ -1,4 +1,4 @@
-"""Figure 1: the data set, nobody overrides, everybody does as they like, 75 % obey."""
+"""Figure 1: the data set; all obey; all choose at random; 75 % obey."""
 
 from __future__ import annotations
 
@@ -61,16 +61,16 @@ def present(rows: list[Row], page: Page) -> None:
             }
         )
     page.text(
-        "The four groups of the paper's figure 1, K = 4, axes scaled to [0, 1]. Who overrides "
-        "takes any other centre: p(k|j,i) = 0, 0.25 and 0.083 for k other than j."
+        "The four groups of the paper's figure 1, K = 4, axes scaled to [0, 1]. Entities that "
+        "override take any other centre: p(k|j,i) = 0, 0.25 and 0.083 for k other than j."
     )
     page.picture(
         "figure1",
         figure,
-        "Four groups, N = 1800, K = 4, axes scaled to [0, 1]. (a) The data set; (b) nobody "
-        "overrides; (c) prescriptions have no effect, p = 1/4 for all, and the stars are one upon "
-        "the other; (d) three in four obey. Entities take the mixture of the colours of the "
-        "centres that are prescribed to them: in (c) of all four.",
+        "Four groups, N = 1800, K = 4, axes scaled to [0, 1]. (a) The data set; (b) all "
+        "obey; (c) prescriptions have no effect, p = 1/4 for all, and the stars lie on top of each "
+        "other; (d) three in four obey. The colour of an entity is the mixture of the colours of "
+        "the centres that are prescribed to it: in (c) of all four.",
     )
     page.table("figure1", table)
     page.fact(

@@ -37,7 +37,7 @@ class Journal:
         self.rows: dict[str, Row] = {}
 
     def open(self, resume: bool, restart: bool, n_cases: int) -> None:
-        """Take up what an earlier run has left, or begin anew.
+        """Go on from what an earlier run has left, or start again.
 
         Raises ValueError, and changes nothing, where what is there does not fit, or would be lost.
         """
@@ -48,14 +48,14 @@ class Journal:
                 was = ", ".join(f"{key} {shown(str(found[0].get(key)))}" for key in differ)
                 now = ", ".join(f"{key} {self.header[key]}" for key in differ)
                 raise ValueError(
-                    f"{self.path} was begun with {was}, not with {now}; --restart begins anew, "
+                    f"{self.path} was begun with {was}, not with {now}; --restart starts again, "
                     "another --out keeps both."
                 )
             self.rows = {line["name"]: line for line in found[1:]}
         elif not restart and 1 < len(found) <= n_cases:
             raise ValueError(
                 f"{self.path} holds a run that was stopped after {len(found) - 1} cases; --resume "
-                "goes on with it, --restart begins anew."
+                "goes on with it, --restart starts again."
             )
         elif not restart and found and found[0].get("quick") is False and self.header["quick"]:
             raise ValueError(
@@ -75,14 +75,15 @@ class Journal:
                 continue  # a run that was killed while it wrote, or the end of the file
             if row is None or (found and not isinstance(row.get("name"), str)):
                 raise ValueError(
-                    f"{self.path}, line {number} is damaged: it holds no result of a case; mend "
-                    "or remove the file, or begin again with --overwrite."
+                    f"{self.path}, line {number} is damaged: it holds no result of a case; correct "
+                    "or remove the file, or start again with --overwrite."
                 )
             found.append(row)
         if found and found[0].get("study") != self.header["study"]:
             raise ValueError(
                 f"{self.path}, line 1 is damaged: it does not begin a run of "
-                f"{self.header['study']}; mend or remove the file, or begin again with --overwrite."
+                f"{self.header['study']}; correct or remove the file, or start again with "
+                "--overwrite."
             )
         return found
 
@@ -180,7 +181,7 @@ def run(
     restart : bool
         Whether a run that was stopped, or a full one where this one is quick, may be thrown away.
     on_case : callable, optional
-        Told before each case, and at the end, how far it is.
+        Called before each case, and at the end, with how far the run has got.
 
     Returns
     -------

@@ -23,7 +23,7 @@ def _axes(ax: Any) -> Any:
 
 
 def _limits(values: FloatArray, margin: float) -> tuple[float, float]:
-    """Return limits of an axis: from nought, unless costs are below it."""
+    """Return limits of an axis: from zero, unless costs are negative."""
     low, high = float(values.min()), float(values.max())
     if low >= 0:
         return 0.0, (1 + margin) * high
@@ -68,7 +68,7 @@ def plot_learning(learner: Learner, *, optimum: Any = None, ax: Any = None) -> A
     'interactions'
     """
     if not learner.history_:
-        raise ValueError("The learner has no history to draw: it has not been told anything yet.")
+        raise ValueError("The learner has no history to draw: it has learned nothing yet.")
     ax = _axes(ax)
     names = ("interactions", "distortion", "observed", "low", "high")
     when, table, observed, low, high = (
@@ -150,7 +150,7 @@ def plot_costs(estimated: Any, true: Any, *, ax: Any = None) -> Any:
 
 
 def plot_change(change: Change, *, center_names: Any = None) -> Any:
-    """Draw what shows that behaviour changed: where the prescribed went before, and of late.
+    """Draw what shows that behaviour changed: where entities went before, and where they go now.
 
     Parameters
     ----------

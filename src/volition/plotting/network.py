@@ -44,7 +44,7 @@ def plot_training(learner: ADENClustering, *, optimum: float | None = None) -> A
     from matplotlib import pyplot as plt
 
     if not learner.history_:
-        raise ValueError("The learner has no history to draw: it has not been told anything yet.")
+        raise ValueError("The learner has no history to draw: it has learned nothing yet.")
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
     when, loss, beta = (
         np.array([getattr(line, name) for line in learner.history_])

@@ -51,7 +51,7 @@ def _nearest(points: FloatArray, among: FloatArray) -> np.ndarray:
 
 
 def _problem(data: Any) -> Problem:
-    """Return the problem; entities alone stand for obedient ones."""
+    """Return the problem; an array is one of entities that obey."""
     return data if isinstance(data, Problem) else Problem(data)
 
 
@@ -264,14 +264,10 @@ def animate(
     True
     """
     from matplotlib import pyplot as plt
-    from matplotlib.animation import FFMpegWriter, FuncAnimation, PillowWriter
+    from matplotlib.animation import FuncAnimation
 
     path, problem = Path(path), _problem(problem)
-    suffix = path.suffix.lower()
-    if suffix not in (".gif", ".mp4"):
-        raise ValueError(f"An animation is written as .gif or .mp4, got {path.name!r}.")
-    if suffix == ".mp4" and shutil.which("ffmpeg") is None:
-        raise ValueError(f"Writing {path.name} needs the program ffmpeg; use .gif instead.")
+    writer = _movie_writer(path, fps)
     keep = np.linspace(0, len(result.path) - 1, min(max_frames, len(result.path))).astype(int)
     X = problem.X.astype(np.float64)
     figure, ax = plt.subplots(figsize=(5.6, 5), layout="constrained")
@@ -294,8 +290,19 @@ def animate(
         return dots, stars, title
 
     movie = FuncAnimation(figure, draw, frames=keep.tolist(), blit=False)
-    writer = PillowWriter(fps=fps) if suffix == ".gif" else FFMpegWriter(fps=fps)
     with drawing():
         movie.save(path, writer=writer, dpi=90, progress_callback=on_frame)
     plt.close(figure)
     return path
+
+
+def _movie_writer(path: Path, fps: int) -> Any:
+    """Return what writes movies of the kind that the file's ending names."""
+    from matplotlib.animation import FFMpegWriter, PillowWriter
+
+    suffix = path.suffix.lower()
+    if suffix not in (".gif", ".mp4"):
+        raise ValueError(f"An animation is written as .gif or .mp4, got {path.name!r}.")
+    if suffix == ".mp4" and shutil.which("ffmpeg") is None:
+        raise ValueError(f"Writing {path.name} needs the program ffmpeg; use .gif instead.")
+    return PillowWriter(fps=fps) if suffix == ".gif" else FFMpegWriter(fps=fps)
