@@ -68,7 +68,7 @@ RUNS = [
     "--tolerance 0.01 --numbered-from 0 --skip-unknown --region 0,0,2,2 --seed 3 --family auto",
     f"estimate {ROUND} --metric haversine --numbered-from 1 --family distance --out judged",
     f"estimate {ROUND} --metric sqhaversine --numbered-from 1 --family distance --overwrite "
-    "--quiet",
+    "--quiet --time-budget 60",
     *(f"reproduce {name} --data sensors.csv --published printed --quick" for name in STUDIES),
     "reproduce all --seed 3 --quiet --out again",
     "reproduce figure1 --resume",
