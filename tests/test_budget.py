@@ -255,7 +255,7 @@ def test_a_fit_of_a_log_with_time_enough_is_the_same_as_without_a_budget(logged,
     free.fit_log(X.to_numpy(), log, Y.to_numpy())
     bounded.fit_log(X.to_numpy(), log, Y.to_numpy(), time_budget=600)
     assert bounded.stop_reason_ == free.stop_reason_ == "the log is at its end"
-    assert str(bounded.worth(time_budget=600)) == str(free.worth())
+    assert str(bounded.compare_plans(time_budget=600)) == str(free.compare_plans())
     assert np.array_equal(bounded.cluster_centers_, free.cluster_centers_)
     assert np.array_equal(bounded.labels_, free.labels_)
 
