@@ -106,7 +106,7 @@ CASES = {
     "choices": Case(ChoiceClustering(K, random_state=0)),
     "ADEN, choices": Case(ADENClustering(K, preset=TINY, random_state=0), "cost"),
     "ADEN, served": Case(
-        ADENClustering(K, preset=TINY, head="served", random_state=0), own_costs=True
+        ADENClustering(K, preset=TINY, head="service", random_state=0), own_costs=True
     ),
     "ADEN, costs": Case(ADENClustering(K, preset=TINY, head="costs", random_state=0), "cost"),
 }

@@ -15,13 +15,13 @@ from volition import (
 )
 from volition.core.costs import SquaredEuclidean
 from volition.learning.networks import ADENetwork, NetworkSize, Units
-from volition.learning.networks.lessons import prepare
-from volition.learning.networks.replay import Batch
+from volition.learning.networks.replay import AnswerGroups
+from volition.learning.networks.training_data import training_batch
 from volition.metrics import distortion
 
 K = 4
 SMALL = NetworkSize(16, 32, 2, 4)
-HEADS = ("choices", "served", "costs")
+HEADS = ("choices", "service", "costs")
 #: people who take travel times for what they are
 DRIVERS = DistanceAutonomy(0.3, temperature=0.05)
 QUICK = Recipe(
@@ -50,8 +50,8 @@ def squares(A, B):
 def outputs(network, x, y):
     if network.head == "costs":
         return (network.costs(x, y, squares(x, y)),)
-    served = (network.log_served(x, y, squares(x, y)),) if network.head == "served" else ()
-    return *network.choices(x, y, squares(x, y), squares(y, y)), *served
+    service = (network.log_service_costs(x, y, squares(x, y)),) if network.head == "service" else ()
+    return *network.choices(x, y, squares(x, y), squares(y, y)), *service
 
 
 def shaken(head, size=SMALL, d=2, seed=0):
@@ -62,15 +62,15 @@ def shaken(head, size=SMALL, d=2, seed=0):
         for parameter in network.parameters():
             noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
             parameter += 0.3 * noise
-    if head == "served":
+    if head == "service":
         network.attentive.fill_(True)
-        network.reach(torch.tensor([[-0.5] * d, [1.5] * d]))
+        network.include_places(torch.tensor([[-0.5] * d, [1.5] * d]))
         network.mean.fill_(1.1)
     return network
 
 
 def answers(X, truth, n_layouts, width=32, seed=0, k=K):
-    """Return a lesson of costs drawn at random layouts, and the realised clusters."""
+    """Return a batch of costs drawn at random layouts, and the realised clusters."""
     rng = np.random.default_rng(seed)
     Y = rng.random((n_layouts, k, X.shape[1]))
     i, j = rng.integers(0, len(X), (n_layouts, width)), rng.integers(0, k, (n_layouts, width))
@@ -78,15 +78,17 @@ def answers(X, truth, n_layouts, width=32, seed=0, k=K):
     answer = people.respond(i.ravel(), j.ravel(), np.repeat(Y, width, axis=0))
     D = ((X[i][:, :, None] - Y[:, None]) ** 2).sum(-1)
     candidates = np.abs(answer.cost.reshape(i.shape)[..., None] - D) < 1e-9
-    batch = Batch(Y, i, j, answer.cost.reshape(i.shape), candidates, np.ones(i.shape, dtype=bool))
+    groups = AnswerGroups(
+        Y, i, j, answer.cost.reshape(i.shape), candidates, np.ones(i.shape, dtype=bool)
+    )
     units = Units(np.zeros(X.shape[1]), 1.0, 1.0)
-    lesson = prepare(batch, X, SquaredEuclidean(), units, torch.float64, "cpu")
-    return lesson, answer.realized.reshape(i.shape)
+    batch = training_batch(groups, X, SquaredEuclidean(), units, torch.float64, "cpu")
+    return batch, answer.realized.reshape(i.shape)
 
 
-def unknown(lesson):
-    """The same lesson where nobody was seen to use a centre."""
-    return lesson._replace(candidates=torch.ones_like(lesson.candidates))
+def unknown(batch):
+    """The same batch where nobody was seen to use a centre."""
+    return batch._replace(candidates=torch.ones_like(batch.candidates))
 
 
 def streets(A, B):

@@ -245,7 +245,7 @@ def test_training_of_few_fits_is_seen(four_groups):
     assert math.isnan(model.history_[-1].distortion)  # nothing has been learned
     plot_training(model)
     model.fit(X, population=people)
-    assert model.head_ == "served"
+    assert model.head_ == "service"
     left, right = plot_training(model).axes[:2]
     (line,) = left.lines
     assert len(line.get_xdata())

@@ -201,7 +201,7 @@ def test_before_the_first_answers(X):
         model.attention()
 
 
-@pytest.mark.parametrize("head", ["served", "costs"])
+@pytest.mark.parametrize("head", ["service", "costs"])
 def test_started_from_another_network(X, people, tmp_path, head):
     recipe = quick(head=head)
     first = ADENClustering(K, preset=recipe, n_interactions=4000, random_state=0)
@@ -220,7 +220,7 @@ def test_started_from_another_network(X, people, tmp_path, head):
 def run(X, path, recipe, head, resume=False, stop=None, network=None):
     truth = DistanceAutonomy(0.3, temperature=0.01)
     people = SimulatedPopulation(X, truth, reveal="cost", random_state=1)
-    most = 1500 if head == "served" else 6000
+    most = 1500 if head == "service" else 6000
     if network is not None:
         most = 300
     model = ADENClustering(
@@ -237,14 +237,14 @@ def run(X, path, recipe, head, resume=False, stop=None, network=None):
     [
         ("auto", (200, 1500, 3000)),
         ("costs", (700, 3300)),
-        ("served", (300, 600, 1000)),
-        ("served, given", (64,)),
+        ("service", (300, 600, 1000)),
+        ("service, given", (64,)),
     ],
 )
 def test_stopped_and_resumed_equals_uninterrupted(X, tmp_path, head, stops):
     recipe, network = quick(dropout=0.1), None
-    if head == "served, given":
-        head, network = "served", shaken("served", recipe.size()).float()
+    if head == "service, given":
+        head, network = "service", shaken("service", recipe.size()).float()
         network.attentive.fill_(False)
         with torch.no_grad():
             network.service.last.weight.mul_(0.01)

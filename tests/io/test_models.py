@@ -26,7 +26,7 @@ from volition.core.autonomy import RowAutonomy
 from volition.core.costs import Haversine, SquaredEuclidean
 from volition.core.problem import Problem
 from volition.learning.networks import ADENetwork, NetworkAutonomy, NetworkSize, Units
-from volition.learning.networks.models import CautiousAutonomy
+from volition.learning.networks.autonomy import CautiousAutonomy
 from volition.learning.networks.network import HEADS
 
 X = np.random.default_rng(0).random((60, 2))
@@ -42,7 +42,7 @@ def learned(head):
         for parameter in network.parameters():
             noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
             parameter += 0.1 * noise
-    if head == "served":
+    if head == "service":
         network.attentive.fill_(True)
         network.reach(torch.tensor([[-2.0, -2.0], [2.0, 2.0]]))
     if head == "costs":
@@ -64,7 +64,7 @@ def test_a_network_is_saved_as_an_autonomy(tmp_path, head, share):
     np.testing.assert_array_equal(costs(again, np.float32), costs(model, np.float32))
 
 
-@pytest.mark.parametrize("head", ["choices", "served"])
+@pytest.mark.parametrize("head", ["choices", "service"])
 def test_loyalty_over_a_network_is_saved(tmp_path, head):
     loyalty = np.where(np.arange(60)[:, None] < 20, [[0.5, 0.1, 0.2]], 0.0)
     model = LoyalAutonomy(learned(head), loyalty, share=0.75)
@@ -127,7 +127,7 @@ def test_use_in_single_precision_changes_nothing(head):
 
 
 def test_a_wary_model_keeps_its_network_as_well():
-    plain = learned("served")
+    plain = learned("service")
     model = CautiousAutonomy(plain.network, plain.units, torch.rand(10, 2))
     before = costs(model)
     costs(model, np.float32)

@@ -19,7 +19,7 @@ from volition.core.problem import Problem
 from volition.learning.annealed import AnnealedStrategy, Phase
 from volition.learning.entities import Entities
 from volition.learning.networks import PRESETS
-from volition.learning.networks.annealed import cheapest, descended, distinct
+from volition.learning.networks.algorithm2 import cheapest_replica, distinct_replicas, move_centers
 from volition.learning.study import Study
 
 # Networks are trained for seconds here, and are wrong about their own plans: a fit says so.
@@ -83,7 +83,7 @@ def test_centres_that_are_led_astray_stay_in_the_box(X):
     Y = np.tile(X.mean(0), (K, 1)) - 0.5
     box = Y[0] - 1e-3, Y[0] + 1e-3
     for recipe, inside in ((Recipe(), True), (PRESETS["paper"], False)):
-        moved = descended(recipe, Problem(X), Y, 1.0, 10.0, 0 * Y, box)
+        moved = move_centers(recipe, Problem(X), Y, 1.0, 10.0, 0 * Y, box)
         assert (moved > Y).all()
         assert (moved <= box[1]).all() == inside
 
@@ -109,7 +109,7 @@ def test_replicas_differ_whatever_costs_have_in_common(X, common):
 
     best = AutonomyAwareClustering(K, random_state=0).fit(X).cluster_centers_
     replicas = np.stack([best + 0.1, best, best + 1e-9])
-    found = distinct(Offset(X), replicas, common)
+    found = distinct_replicas(Offset(X), replicas, common)
     assert len(found) == 2
     np.testing.assert_allclose(found[0], best, atol=1e-8)
     np.testing.assert_array_equal(found[1], best + 0.1)
@@ -173,7 +173,7 @@ def test_lost_answers_do_not_cut_the_annealing_short(X):
     ],
 )
 def test_replicas_are_compared_by_enough_answers(verdict, best):
-    assert cheapest(np.array(verdict, dtype=float)) == best
+    assert cheapest_replica(np.array(verdict, dtype=float)) == best
 
 
 def test_of_several_replicas_one_is_kept(X):
@@ -216,9 +216,9 @@ def test_costs_that_become_negative_are_learned_from_the_beginning(X):
     model = ADENClustering(K, preset=quick(), n_interactions=9000, random_state=0).start(X)
     while model.n_interactions_ < 2500:
         model.partial_fit(population=people)
-    assert (model.head_, model.history_[-1].stage) == ("served", 1)
+    assert (model.head_, model.history_[-1].stage) == ("service", 1)
     people.gain = 0.2
-    while model.head_ == "served":
+    while model.head_ == "service":
         model.partial_fit(population=people)
     assert model.beta_ == begun(X, quick()).strategy.betas[0]
     assert 2500 < model.n_interactions_ < model.most_interactions_ == 9000
@@ -242,4 +242,4 @@ def test_negative_costs_are_none_of_being_served(X):
     people = Noisy(X, TRUTH, random_state=1)
     people.gain = 0.2
     with pytest.raises(ValueError, match="are negative; head='costs' learns such costs"):
-        ADENClustering(K, head="served", n_interactions=500).fit(X, population=people)
+        ADENClustering(K, head="service", n_interactions=500).fit(X, population=people)

@@ -56,7 +56,7 @@ def street_gap(X):
 @pytest.fixture(scope="module")
 def fitted_on_streets(X):
     people = SimulatedPopulation(X, DRIVERS, metric=streets, reveal="cost", random_state=1)
-    model = ADENClustering(K, preset=QUICK, head="served", n_interactions=600, random_state=0)
+    model = ADENClustering(K, preset=QUICK, head="service", n_interactions=600, random_state=0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return model.fit(X, population=people)
@@ -82,7 +82,7 @@ def test_costs_that_only_the_population_knows(X, tmp_path, street_gap):
     people = Watching(X, DRIVERS, metric=streets, reveal="cost", random_state=1)
     model = ADENClustering(K, preset=QUICK, n_interactions=4000, random_state=0)
     model.fit(X, population=people)
-    assert model.head_ == "served"
+    assert model.head_ == "service"
     assert street_gap(model) < 2
     path = model.save_network(tmp_path / "n.safetensors")
     # It remembers places of centres that it was asked about, and no others.
@@ -95,7 +95,7 @@ def test_costs_that_only_the_population_knows(X, tmp_path, street_gap):
 
 
 def test_a_network_that_does_not_hold_here_is_given_up(X, street_gap):
-    wrong = shaken("served").float()
+    wrong = shaken("service").float()
     wrong.units = Units(X.mean(0), 0.3, 0.1)
     wrong.reach(wrong.units.points(torch.from_numpy(X)))
     with torch.no_grad():
@@ -125,7 +125,7 @@ def test_a_fit_does_not_end_at_centres_that_cost_something_else(X, dearer, n, en
     entities, rng = Entities.of(X, None, SquaredEuclidean(), None), np.random.default_rng(0)
     strategy = StagedStrategy(
         entities, K, rng, exploration=0.3, tol=1e-3, most=10_000, terms=None,
-        service=lambda entities, rng: Same(QUICK, entities, K, 0), wanted="served",
+        service=lambda entities, rng: Same(QUICK, entities, K, 0), wanted="service",
     )  # fmt: skip
     study = Study(strategy)
     people = SimulatedPopulation(X, DRIVERS, metric=streets, reveal="cost", random_state=1)
@@ -160,7 +160,7 @@ def test_what_centres_have_cost_others_is_forgotten(model, X, change):
 @pytest.mark.parametrize("moved", [0.0, 0.5])
 def test_late_answers_about_other_centres_say_nothing_of_these(X, moved):
     people = SimulatedPopulation(X, DRIVERS, metric=streets, reveal="cost", random_state=1)
-    model = ADENClustering(K, preset=QUICK, head="served", random_state=0)
+    model = ADENClustering(K, preset=QUICK, head="service", random_state=0)
     model.start(X, centers=X[:K])
     told(model, people, 2000)
     before = model.distortion_estimate().n_answers
@@ -179,7 +179,7 @@ def test_a_budget_is_spent_on_the_same_stages_whatever_is_lost(X, missing):
         X, DRIVERS, metric=streets, reveal="cost", missing=missing, random_state=1
     )
     model = ADENClustering(
-        K, preset=QUICK, head="served", n_interactions=900, tol=0.0, random_state=0
+        K, preset=QUICK, head="service", n_interactions=900, tol=0.0, random_state=0
     )
     model.start(X)
     open_questions, stages = [], []
@@ -209,7 +209,7 @@ def test_the_last_answers_of_a_budget_say_what_the_centres_cost(X):
 
     people = Recorded(X, DRIVERS, metric=streets, reveal="cost", random_state=1)
     model = ADENClustering(
-        K, preset=QUICK, head="served", n_interactions=600, tol=0.0, random_state=0
+        K, preset=QUICK, head="service", n_interactions=600, tol=0.0, random_state=0
     )
     model.fit(X, population=people)
     assert model.n_interactions_ == 600
@@ -228,7 +228,7 @@ def test_the_last_answers_of_a_budget_say_what_the_centres_cost(X):
 
 def test_how_others_choose_is_not_taken_over(X):
     """A given network attends to centres as it was taught elsewhere; here that explains nothing."""
-    taught = shaken("served", QUICK.size()).float()
+    taught = shaken("service", QUICK.size()).float()
     with torch.no_grad():
         taught.service.last.weight.mul_(0.01)
     assert taught.attentive
@@ -257,7 +257,7 @@ def test_a_single_centre_with_unknown_costs(X):
     recipe = quick(service_steps=1000)
     model = ADENClustering(1, preset=recipe, n_interactions=1500, random_state=0)
     model.fit(X, population=people)
-    assert model.head_ == "served"
+    assert model.head_ == "service"
     best = AutonomyAwareClustering(1, metric=streets).fit(X).distortion_
     reached = Problem(X, cost=resolve_cost(streets)).distortion(model.cluster_centers_)
     assert reached < 1.03 * best
@@ -268,13 +268,13 @@ def test_a_few_negative_costs_are_noise(X):
     people.spoilt = 1000
     model = ADENClustering(K, preset=QUICK, n_interactions=1300, random_state=0)
     model.fit(X, population=people)
-    assert model.head_ == "served"
+    assert model.head_ == "service"
     assert gap(model, X, TRUTH) < 3
 
 
 def test_running_means_are_for_expected_costs_only(X):
     people = Noisy(X, TRUTH, random_state=1)
-    recipe = quick(ema=0.95, head="served")
+    recipe = quick(ema=0.95, head="service")
     model = ADENClustering(K, preset=recipe, n_interactions=1500, random_state=0)
     model.fit(X, population=people)
     assert gap(model, X, TRUTH) < 5
@@ -284,7 +284,7 @@ def test_costs_that_match_no_centre_are_learned_as_such(X):
     people = Noisy(X, TRUTH, random_state=1)
     model = ADENClustering(K, preset=QUICK, n_interactions=6000, random_state=0)
     model.fit(X, population=people)
-    assert model.head_ == "served"
+    assert model.head_ == "service"
     assert gap(model, X, TRUTH) < 1
     with pytest.raises(ValueError, match="Of the costs told so far"):
         ADENClustering(K, head="choices", random_state=0).fit(X, population=people)
@@ -298,7 +298,7 @@ def test_costs_that_cease_to_match_are_learned_as_such(X):
 
     model = ADENClustering(K, preset=QUICK, n_interactions=6000, random_state=0)
     model.fit(X, population=Rounding(X, TRUTH, random_state=0))
-    assert model.head_ == "served"
+    assert model.head_ == "service"
     assert np.isfinite(model.cluster_centers_).all()
 
 
@@ -333,7 +333,7 @@ def test_costs_and_choices_are_learned_together(X, silent):
     people = Timed(X, DRIVERS, metric=minutes, random_state=1)
     people.silent = silent
     model = ChoiceClustering(K, n_interactions=1500, random_state=0).fit(X, population=people)
-    assert model.model_.network.head == "served"
+    assert model.model_.network.head == "service"
     assert model.fit_ is None
     assert model.n_answers_ == 1500 if silent == 0 else model.n_answers_ > 1400
     assert gap(model, X, DRIVERS, minutes) < 1

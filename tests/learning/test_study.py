@@ -385,7 +385,7 @@ def test_learning_on_copies_leaves_the_questions_of_the_original_alone(X, people
     expected = copy.deepcopy(model).ask(50)
     for _ in range(3):
         other = copy.deepcopy(model).learn()
-        assert (model.head_, other.head_) == ("undecided", "served")
+        assert (model.head_, other.head_) == ("undecided", "service")
     asked = model.ask(50)
     for name in ("entities", "prescribed", "centers"):
         np.testing.assert_array_equal(getattr(asked, name), getattr(expected, name))

@@ -37,7 +37,7 @@ class ADENClustering(Learner):
         others.
     preset : {"cpu", "paper"} or Recipe, default="cpu"
         Size of the network and how it is trained; see `Recipe`.
-    head : {"auto", "choices", "served", "costs"} or None
+    head : {"auto", "choices", "service", "costs"} or None
         What is learned: p(k | j, i), as `ChoiceClustering` does, which needs costs that tell which
         centre has served; that and the costs of being served; or expected costs, as published.
         "auto" looks at the first answers. None: as the preset says.
@@ -179,7 +179,7 @@ class ADENClustering(Learner):
         )  # fmt: skip
 
     def _notes(self) -> list[str]:
-        if self.entities_.covariates is None or self.head_ not in ("served", "costs"):
+        if self.entities_.covariates is None or self.head_ not in ("service", "costs"):
             return []
         return [
             f"Covariates were given, but what was learned (head={self.head_!r}) does not depend on "
@@ -197,7 +197,7 @@ class ADENClustering(Learner):
 
     @property
     def head_(self) -> str:
-        """What is learned: "choices", "served" or "costs"; "undecided" before that is known."""
+        """What is learned: "choices", "service" or "costs"; "undecided" before that is known."""
         return self._learned_by.head
 
     @property
@@ -220,9 +220,9 @@ class ADENClustering(Learner):
     def attention(self, X: Any = None) -> FloatArray:
         """Return how much entities attend to the centres in each block, shape (L, n, K)."""
         network = self._trained_network()
-        if network.head == "served" and not network.attentive:
+        if network.head == "service" and not network.attentive:
             raise ValueError(
-                "This network (head='served') pays no attention: its choices follow what being "
+                "This network (head='service') pays no attention: its choices follow what being "
                 "served costs; draw `plot_costs` instead, or fit with head='costs'."
             )
         X = self.entities_.X if X is None else self._features(X)

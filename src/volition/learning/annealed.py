@@ -23,20 +23,20 @@ from volition.core.validation import FloatArray
 from volition.learning.entities import Entities
 from volition.learning.layouts import WATCHED, Showing, within
 from volition.learning.memory import Memory
-from volition.learning.networks.annealed import (
-    averaged,
-    blended,
-    cheapest,
-    descended,
-    distinct,
-    ladder,
+from volition.learning.networks.algorithm2 import (
+    average_repeats,
+    beta_ladder,
+    cheapest_replica,
+    distinct_replicas,
+    move_centers,
+    update_running_means,
 )
-from volition.learning.networks.lessons import Lessons, prepare
-from volition.learning.networks.models import NetworkAutonomy
+from volition.learning.networks.autonomy import NetworkAutonomy
 from volition.learning.networks.network import ADENetwork
 from volition.learning.networks.recipe import Recipe
-from volition.learning.networks.replay import Batch, Replay
+from volition.learning.networks.replay import AnswerGroups, Replay
 from volition.learning.networks.training import Trainer
+from volition.learning.networks.training_data import TrainingData, training_batch
 from volition.learning.networks.units import Units
 from volition.learning.policy import gibbs, prescribe
 from volition.learning.searching import MOVED_BY as MOST_ENTITIES
@@ -98,7 +98,7 @@ class AnnealedStrategy(Strategy):
         self.units = Units(mean, base.scale, base.cost_scale)
         if not recipe.standardize:
             self.units = Units(np.zeros(entities.n_features), 1.0, 1.0)
-        self.betas = ladder(recipe, first_beta(base), n_clusters, entities.n_features)
+        self.betas = beta_ladder(recipe, first_beta(base), n_clusters, entities.n_features)
         self.beta = self.betas[0]
         noise = recipe.spread or 0.05 * self.scale
         shape = (recipe.replicas, n_clusters, entities.n_features)
@@ -146,7 +146,7 @@ class AnnealedStrategy(Strategy):
     def hold(self, centers: FloatArray) -> None:
         raise ValueError(
             "The published algorithm (head='costs') learns by moving the centres; it cannot learn "
-            "at centres that stand. Use head='choices' or 'served', or ChoiceClustering."
+            "at centres that stand. Use head='choices' or 'service', or ChoiceClustering."
         )
 
     # -- asking -----------------------------------------------------------------------------------
@@ -207,14 +207,14 @@ class AnnealedStrategy(Strategy):
         step = max(1, ROWS // shape[1])
         for lo in range(0, len(sets), step):
             some = slice(lo, lo + step)
-            batch = Batch(
+            groups = AnswerGroups(
                 sets[some], padded[some], padded[some] * 0, np.zeros(padded[some].shape),
                 blank[some], blank[some, :, 0],
             )  # fmt: skip
             X, cost = self.entities.X, self.entities.cost
-            lesson = prepare(batch, X, cost, self.units, torch.float32, self.device)
+            batch = training_batch(groups, X, cost, self.units, torch.float32, self.device)
             with torch.no_grad():
-                E = self.network.costs(lesson.X, lesson.Y, lesson.D).cpu().numpy()
+                E = self.network.costs(batch.X, batch.Y, batch.D).cpu().numpy()
             mine = (which >= lo) & (which < lo + step)
             out[mine] = E[which[mine] - lo, place[mine]] * self.units.cost
         return out
@@ -275,11 +275,11 @@ class AnnealedStrategy(Strategy):
             self._judge(answers, Y)
         entities, prescribed = answers.asked.entities, answers.asked.prescribed
         if recipe.n_draws > 1:
-            entities, prescribed, cost, Y = averaged(entities, prescribed, cost, Y)
+            entities, prescribed, cost, Y = average_repeats(entities, prescribed, cost, Y)
         if self._means is not None:
             cells = entities * self.n_clusters + prescribed
             self._means = self._means.copy()
-            cost = blended(self._means.reshape(-1), cells, cost, recipe.ema)
+            cost = update_running_means(self._means.reshape(-1), cells, cost, recipe.ema)
         if cost.min() < 0:
             self.network.allow_negative()
         unknown = np.ones((len(cost), self.n_clusters), dtype=bool)
@@ -307,14 +307,14 @@ class AnnealedStrategy(Strategy):
                 groups = touched[self.rng.integers(0, len(touched), n)]
             else:
                 groups = self.rng.integers(0, pool, n)
-            lesson = self._lessons(groups)
+            batch = self._data(groups)
             seed = int(self.rng.integers(2**31))
-            self.loss = self.trainer.step(lesson, self._rate_factor(), seed)
+            self.loss = self.trainer.step(batch, self._rate_factor(), seed)
 
     @property
-    def _lessons(self) -> Lessons:
+    def _data(self) -> TrainingData:
         X, cost = self.entities.X, self.entities.cost
-        return Lessons(self.replay, X, cost, self.units, self.device)
+        return TrainingData(self.replay, X, cost, self.units, self.device)
 
     def _begin_where_costs_are(self) -> None:
         """Take out what all costs have in common; steps would have to go all the way there.
@@ -323,14 +323,14 @@ class AnnealedStrategy(Strategy):
         """
         n_groups = self.replay.n_groups
         groups = np.unique(np.linspace(0, n_groups - 1, self.recipe.n_layouts).astype(int))
-        lesson = self._lessons(groups)
+        batch = self._data(groups)
         told = self.replay.take(np.arange(n_groups))
         if (told.target[told.valid] < 0).any():
             self.network.allow_negative()
         with torch.no_grad():
-            estimate = self.network.costs(lesson.X, lesson.Y, lesson.D)
-        known = estimate.gather(2, lesson.prescribed[..., None])[..., 0]
-        off = float((lesson.target - known)[lesson.valid].median())
+            estimate = self.network.costs(batch.X, batch.Y, batch.D)
+        known = estimate.gather(2, batch.prescribed[..., None])[..., 0]
+        off = float((batch.target - known)[batch.valid].median())
         much = self.recipe.standardize and abs(off) > MUCH
         if self.network.floor < 0 or much:
             self.network.shift += off
@@ -363,7 +363,7 @@ class AnnealedStrategy(Strategy):
             self.beta = self.betas[self.stage]
             return
         common = float(self.network.shift) * self.units.cost
-        self.replicas = distinct(self._believed(), self.replicas, common)
+        self.replicas = distinct_replicas(self._believed(), self.replicas, common)
         if len(self.replicas) == 1:
             self._settle(f"beta_max={self.betas[-1]:g} reached")
             return
@@ -396,7 +396,7 @@ class AnnealedStrategy(Strategy):
         moved = []
         for Y in self.replicas:
             shake = 0.0 * Y if last else 1e-3 * self.scale * self.rng.standard_normal(Y.shape)
-            moved.append(descended(recipe, problem, Y, self.beta, reach, shake, box))
+            moved.append(move_centers(recipe, problem, Y, self.beta, reach, shake, box))
         self.replicas = np.stack(moved)
         self.place(min(self.replicas, key=problem.distortion))
 
@@ -413,7 +413,7 @@ class AnnealedStrategy(Strategy):
 
     def _choose_replica(self) -> None:
         """Take the replica that cost least, unless the one that should have is as good."""
-        best = cheapest(self._verdict)
+        best = cheapest_replica(self._verdict)
         self.monitor.forget_costs()  # of all replicas
         self.place(self.replicas[best])
         self.replicas = self.centers[None].copy()

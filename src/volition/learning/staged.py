@@ -75,7 +75,7 @@ class StagedStrategy(Strategy):
     expected : callable of this strategy, optional
         Makes the strategy for costs of which nothing is known but their means; None if costs
         cannot be negative.
-    wanted : {"auto", "choices", "served"}
+    wanted : {"auto", "choices", "service"}
         Which model it is to be; "auto" looks at the first answers.
     needs_realized : bool
         Whether costs alone are not enough.
@@ -106,7 +106,7 @@ class StagedStrategy(Strategy):
         self.responses: ResponseModel | None = None
         self._outgrown = False  # costs are of another kind
         if wanted != "auto":
-            self.responses = self._new_model(learns_costs=wanted == "served")
+            self.responses = self._new_model(learns_costs=wanted == "service")
         self.relabel()
 
     def _new_model(self, learns_costs: bool) -> ResponseModel:
@@ -256,10 +256,10 @@ class StagedStrategy(Strategy):
         if self.wanted == "choices" and decoded < EXPLAINED:
             raise ValueError(
                 f"Of the costs told so far {100 * (1 - decoded):.1f} % are not those of any "
-                "centre, so that they do not tell choices; use head='served', or give the "
+                "centre, so that they do not tell choices; use head='service', or give the "
                 "metric in which costs are measured."
             )
-        if self.wanted == "served" and negative > 1 - EXPLAINED:
+        if self.wanted == "service" and negative > 1 - EXPLAINED:
             raise ValueError(
                 f"Of the costs told so far {100 * negative:.1f} % are negative; head='costs' "
                 "learns such costs."

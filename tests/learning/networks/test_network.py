@@ -141,19 +141,19 @@ def test_a_network_survives_its_file(tmp_path, head):
 
 
 def test_beyond_the_places_that_it_knows_costs_grow_as_known_ones():
-    network = shaken("served").requires_grad_(False)
+    network = shaken("service").requires_grad_(False)
     x = torch.zeros(1, 1, 2).double()
     edge, beyond = torch.tensor([[[1.5, 0.0]]]).double(), torch.tensor([[[40.0, 0.0]]]).double()
-    power = network.form[0]
-    grown = network.log_served(x, beyond, squares(x, beyond))
-    there = network.log_served(x, edge, squares(x, edge))
+    power = network.cost_law[0]
+    grown = network.log_service_costs(x, beyond, squares(x, beyond))
+    there = network.log_service_costs(x, edge, squares(x, edge))
     known = torch.log(squares(x, beyond) + LEAST) - torch.log(squares(x, edge) + LEAST)
     torch.testing.assert_close(grown - there, power * known)
 
 
 def test_places_are_means_over_shifted_centres(rng):
-    network = shaken("served").requires_grad_(False)
+    network = shaken("service").requires_grad_(False)
     x, y, shifts = (torch.from_numpy(rng.random(shape)) for shape in ((1, 6, 2), (1, 3, 2), (4, 2)))
     D = squares(x, y)
-    each = torch.stack([network.log_served(x, y + shift, D).exp() for shift in shifts])
-    torch.testing.assert_close(network.log_served(x, y, D, shifts).exp(), each.mean(0))
+    each = torch.stack([network.log_service_costs(x, y + shift, D).exp() for shift in shifts])
+    torch.testing.assert_close(network.log_service_costs(x, y, D, shifts).exp(), each.mean(0))

@@ -5,7 +5,7 @@ from small_networks import HEADS, SMALL, shaken, squares
 
 from volition.core.problem import Problem
 from volition.learning.networks import ADENetwork, NetworkAutonomy, Units
-from volition.learning.networks.models import CautiousAutonomy
+from volition.learning.networks.autonomy import CautiousAutonomy
 from volition.learning.networks.network import LEAST
 
 
@@ -51,10 +51,10 @@ def test_choices_as_an_autonomy_model(rng):
 def test_service_as_an_autonomy_model(rng):
     """Choices by learned costs, and learned costs averaged over them."""
     X, Y = torch.tensor(rng.random((6, 2))), torch.tensor(rng.random((3, 2)))
-    units, network = Units(np.array([0.3, 0.4]), 0.7, 0.2), shaken("served")
+    units, network = Units(np.array([0.3, 0.4]), 0.7, 0.2), shaken("service")
     x, y = units.points(X)[None], units.points(Y)[None]
     C, between = (
-        network.log_served(a, y, squares(A[None], Y[None]) / units.cost).exp()
+        network.log_service_costs(a, y, squares(A[None], Y[None]) / units.cost).exp()
         for a, A in ((x, X), (y, Y))
     )
     stay, leave, drawn = (z[0] for z in network.choices(x, y, C, between))
@@ -94,7 +94,7 @@ def test_a_network_of_costs_knows_no_choices(rng):
 
 
 def test_a_search_is_wary_of_places_that_nobody_was_served_from(rng):
-    network, units = ADENetwork(2, SMALL, "served"), Units(np.zeros(2), 1.0, 1.0)
+    network, units = ADENetwork(2, SMALL, "service"), Units(np.zeros(2), 1.0, 1.0)
     asked = torch.from_numpy(rng.random((50, 2)))
     wary, plain = CautiousAutonomy(network, units, asked), NetworkAutonomy(network, units)
     X = rng.random((20, 2))
@@ -116,13 +116,13 @@ def test_a_search_passes_over_narrow_holes(rng, d):
             deep = -3.0 * (b - 0.5).norm(dim=-1).lt(0.02).to(a.dtype)
             return deep[..., None, :].expand(*a.shape[:-1], b.shape[-2])
 
-    network, units = ADENetwork(d, SMALL, "served"), Units(np.zeros(d), 1.0, 1.0)
+    network, units = ADENetwork(d, SMALL, "service"), Units(np.zeros(d), 1.0, 1.0)
     network.service = Hole()
-    network.reach(torch.tensor([[0.0] * d, [1.0] * d]))
+    network.include_places(torch.tensor([[0.0] * d, [1.0] * d]))
     asked = torch.from_numpy(np.concatenate([rng.random((50, d)), np.full((1, d), 0.5)]))
     wary, plain = CautiousAutonomy(network, units, asked), NetworkAutonomy(network, units)
     X, Y = rng.random((20, d)), np.full((1, d), 0.5)
-    blank = NetworkAutonomy(ADENetwork(d, SMALL, "served"), units)
+    blank = NetworkAutonomy(ADENetwork(d, SMALL, "service"), units)
     cost, believed, true = (
         Problem(X, autonomy=model).distortion(Y) for model in (wary, plain, blank)
     )

@@ -13,14 +13,14 @@ from volition.core.validation import FloatArray
 from volition.learning.entities import Entities
 from volition.learning.memory import Memory
 from volition.learning.models.response import FIRST, ResponseModel
-from volition.learning.networks.lessons import Lessons
-from volition.learning.networks.models import CautiousAutonomy, NetworkAutonomy
+from volition.learning.networks.autonomy import CautiousAutonomy, NetworkAutonomy
+from volition.learning.networks.exchange_search import exchange_starts
 from volition.learning.networks.network import MOST_PLACES, ADENetwork
 from volition.learning.networks.recipe import Recipe
 from volition.learning.networks.replay import Replay
-from volition.learning.networks.service import ServiceFit
-from volition.learning.networks.swapping import exchanged
+from volition.learning.networks.service_fit import ServiceFit
 from volition.learning.networks.training import mean_loss
+from volition.learning.networks.training_data import TrainingData
 from volition.learning.networks.units import Units
 from volition.learning.searching import Finder
 
@@ -54,7 +54,7 @@ class ServiceModel(ResponseModel):
     device : torch.device
     """
 
-    head = "served"
+    head = "service"
     learns_costs = True
 
     def __init__(
@@ -64,7 +64,7 @@ class ServiceModel(ResponseModel):
         self.recipe, self.n_clusters, self.device = recipe, n_clusters, torch.device(device)
         self.units = units_of(entities, given)
         size = recipe.size() if given is None else given.size
-        self.network = ADENetwork(entities.n_features, size, "served", seed)
+        self.network = ADENetwork(entities.n_features, size, "service", seed)
         #: weights of places as they were given, to which few answers add
         self.given_places: torch.Tensor | None = None
         self.frozen: NetworkAutonomy | None = None
@@ -101,16 +101,14 @@ class ServiceModel(ResponseModel):
         replay = self._replay(memory)
         groups = np.arange(replay.n_groups)
         held = groups % HELD_OUT == HELD_OUT - 1
-        lessons = Lessons(replay, entities.X, entities.cost, self.units, self.device)
+        data = TrainingData(replay, entities.X, entities.cost, self.units, self.device)
         here = self.units.points(torch.from_numpy(entities.X[entities.here]))
-        service = ServiceFit(
-            lessons, held, self.recipe, here, self.n_clusters, self.given_places, rng
-        )
+        service = ServiceFit(data, held, self.recipe, here, self.n_clusters, self.given_places, rng)
         network = service.fit(copy.deepcopy(self.network))
         self.given_places = service.given
         self._remember_places(network, memory, rng)
         self.network = network
-        self.loss = mean_loss(network, lessons, groups, self.recipe.n_layouts)
+        self.loss = mean_loss(network, data, groups, self.recipe.n_layouts)
         self._freeze()
 
     def _replay(self, memory: Memory) -> Replay:
@@ -165,7 +163,7 @@ class ServiceModel(ResponseModel):
         some = torch.from_numpy(rng.permutation(len(asked))[: PLACES // 2])
         others = self.units.back(asked[some].double())
         places = torch.cat([torch.from_numpy(inhabited), others])
-        return exchanged(model, entities.cost, judges, places, self.n_clusters, rng)
+        return exchange_starts(model, entities.cost, judges, places, self.n_clusters, rng)
 
     def for_others(self, n: int, covariates: FloatArray | None) -> Autonomy | None:
         return self.frozen

@@ -19,9 +19,9 @@ from volition.core.validation import FloatArray
 from volition.learning.entities import Entities
 from volition.learning.memory import Memory
 from volition.learning.models.response import ResponseModel, others_like
-from volition.learning.networks.models import NetworkAutonomy
+from volition.learning.networks.autonomy import NetworkAutonomy
+from volition.learning.networks.choice_fit import fit_choice_network
 from volition.learning.networks.network import ADENetwork
-from volition.learning.networks.neural import fit_network
 from volition.learning.networks.recipe import Recipe
 from volition.learning.networks.units import Units
 from volition.learning.searching import Finder
@@ -127,7 +127,7 @@ class TermsModel(ResponseModel):
             base = entities.problem()
             units = Units(base.mean_center()[0].astype(np.float64), base.scale, cost_unit)
             with threadpool_limits(1, "blas"):
-                found = fit_network(
+                found = fit_choice_network(
                     entities.X, choices, entities.cost, units, self.fitted, rng, self.recipe,
                     self.given,
                 )  # fmt: skip

@@ -32,7 +32,7 @@ from volition.io.files import expect, reading
 from volition.io.serialization import decode, encode, read, registered, write
 from volition.learning.networks.units import Units
 
-HEADS = ("choices", "served", "costs")
+HEADS = ("choices", "service", "costs")
 KIND = "volition-network"
 #: cost below which costs are as good as none, as a share of the usual ones
 LEAST = 1e-3
@@ -185,7 +185,7 @@ class ADENetwork(nn.Module):
         Dimension of points and centres.
     size : NetworkSize
         Hidden sizes.
-    head : {"choices", "served", "costs"}
+    head : {"choices", "service", "costs"}
         What is estimated: p(k | j, i); that and the costs of being served; or expected costs, as
         published.
     seed : int
@@ -231,10 +231,10 @@ class ADENetwork(nn.Module):
             self.pair = PairTerm(h, size.ff_dim // 2, size.dropout)
             self.drawn, self.staying = nn.Linear(h, h), nn.Linear(h, h)
             self.linear = nn.Parameter(torch.zeros(4))  # stay, by d_ij; leave, by d_jk and d_ik
-        if head == "served":
+        if head == "service":
             self.service = ServiceTerm(n_features, 3 * size.ff_dim // 4)
             # Power of the known cost, logarithm of its factor, logarithm of the scatter.
-            self.form = nn.Parameter(torch.tensor([1.0, 0.0, 0.0]))
+            self.cost_law = nn.Parameter(torch.tensor([1.0, 0.0, 0.0]))
             # Unit of the costs that are told, the mean of their scatter in units of its middle,
             # and whether choices take attention.
             self.register_buffer("unit", torch.ones(()))
@@ -286,7 +286,7 @@ class ADENetwork(nn.Module):
             # A network that knows nothing says nothing: choices begin as those of the linear part.
             for last in (self.pair.last, self.drawn, self.staying):
                 nn.init.zeros_(last.weight)
-        if self.head == "served":
+        if self.head == "service":
             self.service.initialise(generator)
             with torch.no_grad():
                 self.linear[0] = 1.0  # most obey, or there would be no sense in prescribing
@@ -315,7 +315,7 @@ class ADENetwork(nn.Module):
         """
         stay = self.linear[0] + self.linear[1] * D0
         leave, drawn = self.linear[2] * apart, self.linear[3] * D0
-        if self.head == "served" and not self.attentive:
+        if self.head == "service" and not self.attentive:
             return stay, leave, drawn
         points, centers = self.embed(X, Y)
         shrink = self.size.hidden_dim**-0.5
@@ -324,13 +324,15 @@ class ADENetwork(nn.Module):
         drawn = drawn + shrink * (self.drawn(points) @ centers.transpose(1, 2))
         return stay, leave, drawn
 
-    def log_served(self, X: Tensor, Y: Tensor, D0: Tensor, shifts: Tensor | None = None) -> Tensor:
+    def log_service_costs(
+        self, X: Tensor, Y: Tensor, D0: Tensor, shifts: Tensor | None = None
+    ) -> Tensor:
         """Return the logarithm of what being served costs, in its unit and plus ``LEAST``.
 
         With ``shifts`` (m, d) what depends on places is the mean of what it is at centres that are
         shifted by each of them.
         """
-        power, factor, _ = self.form
+        power, factor, _ = self.cost_law
         known = power * torch.log(D0 + LEAST) + factor
         if shifts is None:
             return known + self.service(*self.known_places(X, Y))
@@ -351,7 +353,7 @@ class ADENetwork(nn.Module):
         for part in (*attending, self.pair, self.drawn, self.staying):
             part.requires_grad_(True)
 
-    def reach(self, X: Tensor) -> None:
+    def include_places(self, X: Tensor) -> None:
         """Take in that it is trained on these places, too."""
         low, high = X.amin(0).to(self.ends), X.amax(0).to(self.ends)
         self.ends = torch.stack([self.ends[0].minimum(low), self.ends[1].maximum(high)])

@@ -71,7 +71,7 @@ class Recipe:
         Factor between betas.
     standardize : bool
         Whether the network sees data centred and divided by their spread.
-    head : {"auto", "choices", "served", "costs"}
+    head : {"auto", "choices", "service", "costs"}
         What the network estimates; see `ADENClustering`.
     compile : bool
         Whether steps of a network of expected costs are compiled (`torch.compile`; on CPUs that

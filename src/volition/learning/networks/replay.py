@@ -12,7 +12,7 @@ from volition.io.files import expect
 from volition.populations.answers import IntArray
 
 
-class Batch(NamedTuple):
+class AnswerGroups(NamedTuple):
     """Groups of answers, each about one set of centres; unused places are not ``valid``."""
 
     centers: FloatArray  # (G, K, d)
@@ -67,10 +67,10 @@ class Replay:
     def __len__(self) -> int:
         return int(self._groups.valid[: self.n_groups].sum())
 
-    def _blank(self, size: int) -> Batch:
+    def _blank(self, size: int) -> AnswerGroups:
         S, (K, d) = self.width, self._shape
         entities, prescribed = np.zeros((2, size, S), dtype=np.int64)
-        return Batch(
+        return AnswerGroups(
             np.zeros((size, K, d)),
             entities,
             prescribed,
@@ -156,10 +156,10 @@ class Replay:
         self._open = {key: group - drop for key, group in self._open.items() if group >= drop}
         return drop
 
-    def take(self, groups: IntArray) -> Batch:
+    def take(self, groups: IntArray) -> AnswerGroups:
         """Return some groups."""
         columns: Any = (column[groups] for column in self._groups)
-        return Batch(*columns)
+        return AnswerGroups(*columns)
 
     def state(self) -> dict[str, np.ndarray]:
         """Return arrays to be saved."""

@@ -12,9 +12,9 @@ from torch.nn import functional as F
 
 from volition.choices.selection import clearly_better as more_likely
 from volition.io.files import expect
-from volition.learning.networks.lessons import Lesson, Lessons
 from volition.learning.networks.network import LEAST, ADENetwork
 from volition.learning.networks.recipe import Recipe
+from volition.learning.networks.training_data import TrainingBatch, TrainingData
 from volition.populations.answers import IntArray
 
 CLIP = 60.0
@@ -40,56 +40,57 @@ def log_choices(stay: Tensor, leave: Tensor, drawn: Tensor, prescribed: Tensor) 
     return (away + F.logsigmoid(-stays)).scatter(2, j, F.logsigmoid(stays))
 
 
-def losses(network: ADENetwork, lesson: Lesson) -> Tensor:
+def answer_losses(network: ADENetwork, batch: TrainingBatch) -> Tensor:
     """Return the loss of each answer, (G, S); zero where there is none.
 
     A network of costs is judged by squared errors. A network of choices by the likelihood of the
     cost: the chance of realising any of the clusters that cost as much; or of a cost near that.
     """
     if network.head == "costs":
-        estimate = network.costs(lesson.X, lesson.Y, lesson.D)
-        error = estimate.gather(2, lesson.prescribed[..., None])[..., 0] - lesson.target
-        return error.square() * lesson.valid
-    if network.head == "served":
-        served, log_p = served_and_choices(network, lesson)
-        return surprise_nearby(served, log_p, network.form[2], network.unit, lesson)
-    stay, leave, drawn = network.choices(lesson.X, lesson.Y, lesson.D, lesson.apart)
-    return _surprise(log_choices(stay, leave, drawn, lesson.prescribed), lesson)
+        estimate = network.costs(batch.X, batch.Y, batch.D)
+        error = estimate.gather(2, batch.prescribed[..., None])[..., 0] - batch.target
+        return error.square() * batch.valid
+    if network.head == "service":
+        service, log_p = service_costs_and_choices(network, batch)
+        return service_losses(service, log_p, network.cost_law[2], network.unit, batch)
+    stay, leave, drawn = network.choices(batch.X, batch.Y, batch.D, batch.apart)
+    return choice_losses(log_choices(stay, leave, drawn, batch.prescribed), batch)
 
 
-def served_and_choices(network: ADENetwork, lesson: Lesson) -> tuple[Tensor, Tensor]:
+def service_costs_and_choices(network: ADENetwork, batch: TrainingBatch) -> tuple[Tensor, Tensor]:
     """Return logarithms of costs of being served and of choices, (G, S, K) each."""
-    served = network.log_served(lesson.X, lesson.Y, lesson.D)
-    between = network.log_served(lesson.Y, lesson.Y, lesson.apart).exp()
-    stay, leave, drawn = network.choices(lesson.X, lesson.Y, served.exp(), between)
-    return served, log_choices(stay.clamp(-CLIP, CLIP), leave, drawn, lesson.prescribed)
+    service = network.log_service_costs(batch.X, batch.Y, batch.D)
+    between = network.log_service_costs(batch.Y, batch.Y, batch.apart).exp()
+    stay, leave, drawn = network.choices(batch.X, batch.Y, service.exp(), between)
+    return service, log_choices(stay.clamp(-CLIP, CLIP), leave, drawn, batch.prescribed)
 
 
-def surprise_nearby(
-    served: Tensor, log_p: Tensor, scatter: Tensor, unit: Tensor, lesson: Lesson
+def service_losses(
+    log_costs: Tensor, log_p: Tensor, scatter: Tensor, unit: Tensor, batch: TrainingBatch
 ) -> Tensor:
     """Costs scatter around those of the cluster that served; Student's t bears the odd one."""
     scatter = scatter.clamp(min=math.log(LEAST_SCATTER))
     # A few costs below nothing are noise.
-    told = lesson.target.isfinite()
-    target = torch.where(told, lesson.target, 0.0)
-    off = torch.log(target.clamp(min=0.0) / unit + LEAST)[..., None] - served
+    told = batch.target.isfinite()
+    target = torch.where(told, batch.target, 0.0)
+    off = torch.log(target.clamp(min=0.0) / unit + LEAST)[..., None] - log_costs
     density = -(TAILS + 1) / 2 * torch.log1p((off / scatter.exp()).square() / TAILS) - scatter
     # A choice that was told without its cost counts as a choice.
     joint = log_p + density * told[..., None]
-    return -among(joint, lesson).logsumexp(2) * lesson.valid
+    return -of_candidates(joint, batch).logsumexp(2) * batch.valid
 
 
-def _surprise(log_p: Tensor, lesson: Lesson) -> Tensor:
-    told = lesson.valid & lesson.candidates.any(2)
-    return -among(log_p, lesson).logsumexp(2) * told
+def choice_losses(log_p: Tensor, batch: TrainingBatch) -> Tensor:
+    """Return how unlikely each choice was (negative log likelihood), (G, S)."""
+    told = batch.valid & batch.candidates.any(2)
+    return -of_candidates(log_p, batch).logsumexp(2) * told
 
 
-def among(log_p: Tensor, lesson: Lesson) -> Tensor:
+def of_candidates(log_p: Tensor, batch: TrainingBatch) -> Tensor:
     """Return logarithms of probabilities, minus infinity for clusters that cannot have served."""
-    told = lesson.valid & lesson.candidates.any(2)
+    told = batch.valid & batch.candidates.any(2)
     # Rows without an answer take part as sure ones, so that no gradient is undefined.
-    candidates = lesson.candidates | ~told[..., None]
+    candidates = batch.candidates | ~told[..., None]
     return log_p.masked_fill(~candidates, -torch.inf)
 
 
@@ -114,27 +115,27 @@ class Trainer:
         compiled: bool = False,
     ) -> None:
         self.network, self.rate, self.clip = network, learning_rate, clip
-        self._losses = torch.compile(losses) if compiled else losses
+        self._losses = torch.compile(answer_losses) if compiled else answer_losses
         self.optimizer = torch.optim.AdamW(
             network.parameters(), lr=learning_rate, weight_decay=weight_decay
         )
         self.n_steps = 0
 
-    def step(self, lesson: Lesson, factor: float = 1.0, seed: int = 0) -> float:
+    def step(self, batch: TrainingBatch, factor: float = 1.0, seed: int = 0) -> float:
         """Take a step at ``factor`` times the learning rate; return the loss."""
         for group in self.optimizer.param_groups:
             group["lr"] = self.rate * factor
         self.network.train()
-        cuda = lesson.X.device.type == "cuda"
+        cuda = batch.X.device.type == "cuda"
         half = cuda and torch.cuda.is_bf16_supported()
-        devices = [lesson.X.device] if cuda else []
+        devices = [batch.X.device] if cuda else []
         with torch.random.fork_rng(devices, enabled=self.network.size.dropout > 0):
             if self.network.size.dropout > 0:
                 torch.manual_seed(seed)
             self.optimizer.zero_grad()
-            with torch.autocast(lesson.X.device.type, torch.bfloat16, enabled=half):
-                total = self._losses(self.network, lesson).sum()
-            loss = total / lesson.valid.sum().clamp(min=1)
+            with torch.autocast(batch.X.device.type, torch.bfloat16, enabled=half):
+                total = self._losses(self.network, batch).sum()
+            loss = total / batch.valid.sum().clamp(min=1)
             loss.backward()  # type: ignore[no-untyped-call]
             if self.clip is not None:
                 torch.nn.utils.clip_grad_norm_(self.network.parameters(), self.clip)
@@ -166,10 +167,10 @@ class Trainer:
         self.n_steps = state["n_steps"]
 
 
-def judged(network: ADENetwork, lesson: Lesson) -> Tensor:
+def evaluate(network: ADENetwork, batch: TrainingBatch) -> Tensor:
     """Return the loss of each answer without learning from it."""
     with torch.no_grad():
-        return losses(network, lesson)
+        return answer_losses(network, batch)
 
 
 def clearly_better(losses: Tensor, others: Tensor) -> bool:
@@ -180,21 +181,21 @@ def clearly_better(losses: Tensor, others: Tensor) -> bool:
     return more_likely(new, old, np.arange(len(new)))
 
 
-def mean_loss(network: ADENetwork, lessons: Lessons, groups: IntArray, n_groups: int) -> float:
+def mean_loss(network: ADENetwork, data: TrainingData, groups: IntArray, n_groups: int) -> float:
     """Return the mean loss of all answers."""
     total, n = 0.0, 0
     for lo in range(0, len(groups), n_groups):
-        lesson = lessons(groups[lo : lo + n_groups])
-        total += float(judged(network, lesson).sum())
-        n += int(lesson.valid.sum())
+        batch = data(groups[lo : lo + n_groups])
+        total += float(evaluate(network, batch).sum())
+        n += int(batch.valid.sum())
     return total / max(n, 1)
 
 
 def train_while_better(
     trainer: Trainer,
-    lessons: Lessons,
+    data: TrainingData,
     pool: IntArray,
-    judges: Lesson,
+    judges: TrainingBatch,
     recipe: Recipe,
     rng: np.random.Generator,
 ) -> Tensor:
@@ -205,28 +206,28 @@ def train_while_better(
     """
     n_groups = recipe.n_layouts
     network, told = trainer.network, judges.valid
-    served = network.head == "served"
+    service = network.head == "service"
     most, rate = 20 * LOOK, 1.0
-    if served:
+    if service:
         n_groups = SERVICE_GROUPS
         most = min(recipe.service_steps, max(most, STEPS_PER_GROUP * len(pool)))
         rate = 1.0 if network.attentive else SERVICE_RATE
     look = max(1, most // 20)
-    if not served:
+    if not service:
         told = told & judges.candidates.any(2)
 
     def kept() -> dict[str, Tensor]:
         return {name: value.clone() for name, value in network.state_dict().items()}
 
-    best, state, since = judged(network, judges)[told], kept(), 0
+    best, state, since = evaluate(network, judges)[told], kept(), 0
     for step in range(most):
         pick = pool[rng.integers(0, len(pool), min(n_groups, len(pool)))]
-        late = 0.5 * (1 + math.cos(math.pi * step / most)) if served else 1 / 3
+        late = 0.5 * (1 + math.cos(math.pi * step / most)) if service else 1 / 3
         factor = min(1.0, (step + 1) / look) * late * rate
-        trainer.step(lessons(pick), factor, int(rng.integers(2**31)))
+        trainer.step(data(pick), factor, int(rng.integers(2**31)))
         if (step + 1) % look:
             continue
-        now = judged(network, judges)[told]
+        now = evaluate(network, judges)[told]
         since += 1
         if now.mean() < best.mean():
             best, state, since = now, kept(), 0

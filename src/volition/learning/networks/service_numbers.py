@@ -9,16 +9,16 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from volition.learning.networks.lessons import Lesson, Lessons
 from volition.learning.networks.network import LEAST, ADENetwork
 from volition.learning.networks.training import (
     CLIP,
     LEAST_SCATTER,
-    among,
     log_choices,
-    served_and_choices,
-    surprise_nearby,
+    of_candidates,
+    service_costs_and_choices,
+    service_losses,
 )
+from volition.learning.networks.training_data import TrainingBatch, TrainingData
 from volition.populations.answers import IntArray
 
 #: numbers of the form: the chance to stay is 0, its slope by cost 1, the pull of other centres by
@@ -31,19 +31,19 @@ SAME = 1e-6
 DOUBT = 0.05
 
 
-def fit_form(network: ADENetwork, lesson: Lesson) -> None:
+def fit_numbers(network: ADENetwork, batch: TrainingBatch) -> None:
     """Fit the numbers of a network of service: how costs follow the known ones, and choices costs.
 
     By maximum likelihood, with the function of places as it is. There are as few slopes, and as
     little changes of how costs follow the known ones, as the Bayesian information criterion allows.
-    The lesson is in double precision.
+    The batch is in double precision.
     """
-    n = max(2, int(lesson.valid.sum()))
-    surprise, start = _by_numbers(network, lesson)
+    n = max(2, int(batch.valid.sum()))
+    surprise, start = _by_numbers(network, batch)
     with torch.no_grad():
         double = copy.deepcopy(network).double().requires_grad_(False)
-        places = double.service(*double.known_places(lesson.X, lesson.Y))
-        between = double.service(*double.known_places(lesson.Y, lesson.Y))
+        places = double.service(*double.known_places(batch.X, batch.Y))
+        between = double.service(*double.known_places(batch.Y, batch.Y))
 
     def loss(theta: Tensor) -> Tensor:
         return (surprise(theta, places, between) + 1e-6 * theta.square().sum()) / n
@@ -61,23 +61,23 @@ def fit_form(network: ADENetwork, lesson: Lesson) -> None:
     _keep_numbers(network, min(fits, key=lambda fit: fit[0])[1])
 
 
-def adjust_places(network: ADENetwork, given: Tensor, lesson: Lesson) -> None:
+def adjust_places(network: ADENetwork, given: Tensor, batch: TrainingBatch) -> None:
     """Adapt the function of places to few answers, and the numbers with it.
 
     The last layer alone moves. A priori costs by the weights that were given are right to within
-    ``DOUBT``; the most likely ones are taken. The lesson is in double precision.
+    ``DOUBT``; the most likely ones are taken. The batch is in double precision.
     """
-    n = max(2, int(lesson.valid.sum()))
-    surprise, start = _by_numbers(network, lesson)
+    n = max(2, int(batch.valid.sum()))
+    surprise, start = _by_numbers(network, batch)
     with torch.no_grad():
         double = copy.deepcopy(network).double().requires_grad_(False)
         Z, between = (
-            double.service.features(*double.known_places(one, lesson.Y))
-            for one in (lesson.X, lesson.Y)
+            double.service.features(*double.known_places(one, batch.Y))
+            for one in (batch.X, batch.Y)
         )
         now, bias = double.service.last.weight[0], double.service.last.bias
         given = given.to(now)
-        about = Z[lesson.valid].flatten(0, 1)
+        about = Z[batch.valid].flatten(0, 1)
         varied = float((about - about.mean(0)).square().sum(1).mean().sqrt())
     if not varied > SAME:  # nobody was asked, or only where it knows nothing
         return
@@ -100,7 +100,7 @@ def adjust_places(network: ADENetwork, given: Tensor, lesson: Lesson) -> None:
 
 
 def _by_numbers(
-    network: ADENetwork, lesson: Lesson
+    network: ADENetwork, batch: TrainingBatch
 ) -> tuple[Callable[[Tensor, Tensor, Tensor], Tensor], Tensor]:
     """Return the surprise of all answers as a function of the seven numbers, and these.
 
@@ -108,26 +108,26 @@ def _by_numbers(
     and to centres.
     """
     double = copy.deepcopy(network).double().requires_grad_(False)
-    start = torch.cat([double.linear, double.form])
+    start = torch.cat([double.linear, double.cost_law])
     # At its floor the scatter has no slope to leave it by.
     start[6] = start[6].clamp(min=math.log(LEAST_SCATTER) + 0.1)
     double.linear.zero_()
     extras = double.choices(
-        lesson.X, lesson.Y, torch.zeros_like(lesson.D), torch.zeros_like(lesson.apart)
+        batch.X, batch.Y, torch.zeros_like(batch.D), torch.zeros_like(batch.apart)
     )
-    known, apart = torch.log(lesson.D + LEAST), torch.log(lesson.apart + LEAST)
+    known, apart = torch.log(batch.D + LEAST), torch.log(batch.apart + LEAST)
 
     def surprise(theta: Tensor, places: Tensor, between: Tensor) -> Tensor:
         stay, own, pair, entity, power, factor, scatter = theta
-        served = power * known + factor + places
-        C = served.exp()
+        service = power * known + factor + places
+        C = service.exp()
         log_p = log_choices(
             (stay + own * C + extras[0]).clamp(-CLIP, CLIP),
             pair * (power * apart + factor + between).exp() + extras[1],
             entity * C + extras[2],
-            lesson.prescribed,
+            batch.prescribed,
         )
-        return surprise_nearby(served, log_p, scatter, double.unit, lesson).sum()
+        return service_losses(service, log_p, scatter, double.unit, batch).sum()
 
     return surprise, start
 
@@ -135,7 +135,7 @@ def _by_numbers(
 def _keep_numbers(network: ADENetwork, theta: Tensor) -> None:
     with torch.no_grad():
         network.linear.copy_(theta[:4])
-        network.form.copy_(theta[4:])
+        network.cost_law.copy_(theta[4:])
 
 
 def _descended(
@@ -161,17 +161,17 @@ def _descended(
     return 2 * n * value + math.log(n) * int(mask.sum()), found
 
 
-def calibrate(network: ADENetwork, lessons: Lessons, groups: IntArray, n_groups: int) -> None:
+def calibrate(network: ADENetwork, data: TrainingData, groups: IntArray, n_groups: int) -> None:
     """Set the mean of costs: likelihood is about the middle of their scatter."""
     seen = expected = 0.0
     for lo in range(0, len(groups), n_groups):
-        lesson = lessons(groups[lo : lo + n_groups])
+        batch = data(groups[lo : lo + n_groups])
         with torch.no_grad():
-            served, log_p = served_and_choices(network, lesson)
-            told = lesson.valid & lesson.target.isfinite()
+            service, log_p = service_costs_and_choices(network, batch)
+            told = batch.valid & batch.target.isfinite()
             # Who was seen to use a centre pays for that one.
-            used = among(log_p, lesson).log_softmax(2)
-            expected += float(((served + used).exp().sum(2) * told).sum())
-        target = torch.where(told, lesson.target, 0.0)
+            used = of_candidates(log_p, batch).log_softmax(2)
+            expected += float(((service + used).exp().sum(2) * told).sum())
+        target = torch.where(told, batch.target, 0.0)
         seen += float(((target / network.unit + LEAST) * told).sum())
     network.mean.fill_(seen / expected if expected > 0 and seen > 0 else 1.0)

@@ -6,7 +6,7 @@ from scipy.spatial.distance import cdist
 
 from volition import LogitAutonomy
 from volition.core.problem import Problem
-from volition.learning.networks.swapping import exchange
+from volition.learning.networks.exchange_search import exchange
 
 
 def test_exchanging_places_finds_the_best_ones(rng):

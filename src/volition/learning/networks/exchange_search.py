@@ -13,7 +13,7 @@ from torch import Tensor
 
 from volition.core.costs import Cost
 from volition.core.validation import FloatArray
-from volition.learning.networks.models import CautiousAutonomy
+from volition.learning.networks.autonomy import CautiousAutonomy
 
 #: rounds over all centres, at most
 ROUNDS = 20
@@ -51,7 +51,7 @@ def exchange(
     Examples
     --------
     >>> import torch
-    >>> from volition.learning.networks.swapping import exchange
+    >>> from volition.learning.networks.exchange_search import exchange
     >>> x = torch.tensor([0.0, 0.1, 0.2, 5.0, 5.2, 5.3], dtype=torch.float64)
     >>> C = (x[:, None] - x).square()
     >>> places, value = exchange(C, C, [30.0, 0.0, 0.0, 0.0], torch.tensor([0, 1]))
@@ -75,7 +75,7 @@ def exchange(
     return places, value
 
 
-def exchanged(
+def exchange_starts(
     model: CautiousAutonomy,
     cost: Cost,
     entities: Tensor,

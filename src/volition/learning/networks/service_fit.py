@@ -9,11 +9,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from volition.learning.networks.form import adjust_places, calibrate, fit_form
-from volition.learning.networks.lessons import Lesson, Lessons
 from volition.learning.networks.network import ADENetwork
 from volition.learning.networks.recipe import Recipe
-from volition.learning.networks.training import Trainer, clearly_better, judged, train_while_better
+from volition.learning.networks.service_numbers import adjust_places, calibrate, fit_numbers
+from volition.learning.networks.training import (
+    Trainer,
+    clearly_better,
+    evaluate,
+    train_while_better,
+)
+from volition.learning.networks.training_data import TrainingBatch, TrainingData
 from volition.populations.answers import IntArray
 
 #: answers held out below which a network that was trained elsewhere is not trained on
@@ -28,7 +33,7 @@ class ServiceFit:
 
     Parameters
     ----------
-    lessons : Lessons
+    data : TrainingData
         All answers.
     held : array of bool
         Which groups are held out.
@@ -44,7 +49,7 @@ class ServiceFit:
     rng : Generator
     """
 
-    lessons: Lessons
+    data: TrainingData
     held: np.ndarray
     recipe: Recipe
     places: Tensor
@@ -57,10 +62,10 @@ class ServiceFit:
         groups = np.arange(len(self.held))
         if self.held.sum() < 2:
             network.attentive.fill_(bool(network.attentive) and self.given is None)
-            self._fit_form(network, groups)
+            self._fit_numbers(network, groups)
         else:
-            judges, pool = self.lessons(groups[self.held]), groups[~self.held]
-            network = self._fitted_form(network, pool, judges)
+            judges, pool = self.data(groups[self.held]), groups[~self.held]
+            network = self._fitted_numbers(network, pool, judges)
             # What many answers elsewhere have taught, few here do not improve.
             few = self.given is not None and int(judges.valid.sum()) < FEWEST_HELD
             if few:
@@ -73,75 +78,77 @@ class ServiceFit:
                 wider = copy.deepcopy(network)
                 wider.train_attention_only()
                 network = self._improved(network, pool, judges, surely=True, candidate=wider)
-            self._fit_form(network, groups)
+            self._fit_numbers(network, groups)
             if few:
                 self._adjust_places(network, groups)
         network.requires_grad_(True)
-        calibrate(network, self.lessons, groups, self.recipe.n_layouts)
+        calibrate(network, self.data, groups, self.recipe.n_layouts)
         return network
 
     def _adjust_places(self, network: ADENetwork, groups: IntArray) -> None:
         if self.given is not None:
-            adjust_places(network, self.given, self.lessons(groups, torch.float64))
+            adjust_places(network, self.given, self.data(groups, torch.float64))
 
-    def _fitted_form(self, network: ADENetwork, pool: IntArray, judges: Lesson) -> ADENetwork:
+    def _fitted_numbers(
+        self, network: ADENetwork, pool: IntArray, judges: TrainingBatch
+    ) -> ADENetwork:
         """Return the network with its numbers fitted.
 
         Attention speaks of how entities choose. Others choose otherwise: what a given network has
         learned of that is kept only if it helps here.
         """
-        self._fit_form(network, pool)
+        self._fit_numbers(network, pool)
         if self.given is None or not network.attentive:
             return network
         without = copy.deepcopy(network)
         without.attentive.fill_(False)
-        self._fit_form(without, pool)
-        some, none = (judged(one, judges)[judges.valid] for one in (network, without))
+        self._fit_numbers(without, pool)
+        some, none = (evaluate(one, judges)[judges.valid] for one in (network, without))
         return network if clearly_better(some, none) else without
 
-    def _fit_form(self, network: ADENetwork, groups: IntArray) -> None:
+    def _fit_numbers(self, network: ADENetwork, groups: IntArray) -> None:
         """Fit a few numbers, for which not all answers are needed."""
-        batch = self.lessons.replay.take(groups)
+        answers = self.data.replay.take(groups)
         if not network.ends.any():  # it has not been trained yet
-            told = batch.target[batch.valid & (np.nan_to_num(batch.target) > 0)]
+            told = answers.target[answers.valid & (np.nan_to_num(answers.target) > 0)]
             if len(told):
-                network.unit.fill_(float(np.median(told)) / self.lessons.units.cost)
-        step = max(1, -(-int(batch.valid.sum()) * self.n_clusters // FORM_BY))
-        fit_form(network, self.lessons(groups[::step], torch.float64))
+                network.unit.fill_(float(np.median(told)) / self.data.units.cost)
+        step = max(1, -(-int(answers.valid.sum()) * self.n_clusters // FORM_BY))
+        fit_numbers(network, self.data(groups[::step], torch.float64))
 
     def _improved(
-        self, network: ADENetwork, pool: IntArray, judges: Lesson, surely: bool,
+        self, network: ADENetwork, pool: IntArray, judges: TrainingBatch, surely: bool,
         candidate: ADENetwork | None = None,
     ) -> ADENetwork:  # fmt: skip
         """Return the candidate (a copy), trained, if the judges' answers say so."""
         candidate = copy.deepcopy(network) if candidate is None else candidate
-        candidate.reach(self.places)
-        before = judged(network, judges)[judges.valid]
+        candidate.include_places(self.places)
+        before = evaluate(network, judges)[judges.valid]
         after = self._trained(candidate, pool, judges)
         better = clearly_better(after, before) if surely else after.mean() < before.mean()
         return candidate if better else network
 
-    def _trained(self, network: ADENetwork, pool: IntArray, judges: Lesson) -> Tensor:
+    def _trained(self, network: ADENetwork, pool: IntArray, judges: TrainingBatch) -> Tensor:
         """Train while it helps with the judges' answers; return what they cost then."""
         recipe = self.recipe
         trainer = Trainer(network, recipe.learning_rate, recipe.weight_decay, recipe.clip)
-        return train_while_better(trainer, self.lessons, pool, judges, recipe, self.rng)
+        return train_while_better(trainer, self.data, pool, judges, recipe, self.rng)
 
     def _unless_fresh_is_better(
-        self, network: ADENetwork, pool: IntArray, judges: Lesson, few: bool
+        self, network: ADENetwork, pool: IntArray, judges: TrainingBatch, few: bool
     ) -> ADENetwork:
         """Return a new network if what the given one knows of the places does not hold here.
 
         From few answers a new one would learn nothing of places: its numbers are enough.
         """
         seed = int(self.rng.integers(2**31))
-        fresh = ADENetwork(network.n_features, network.size, "served", seed)
+        fresh = ADENetwork(network.n_features, network.size, "service", seed)
         fresh = fresh.to(network.linear.device)
-        fresh.units = self.lessons.units
-        self._fit_form(fresh, pool)
+        fresh.units = self.data.units
+        self._fit_numbers(fresh, pool)
         if not few:
             fresh = self._improved(fresh, pool, judges, surely=False)
-        new, old = (judged(one, judges)[judges.valid] for one in (fresh, network))
+        new, old = (evaluate(one, judges)[judges.valid] for one in (fresh, network))
         if not clearly_better(new, old):
             return network
         self.given = None

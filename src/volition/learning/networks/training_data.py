@@ -9,13 +9,13 @@ from torch import Tensor
 
 from volition.core.costs import Cost
 from volition.core.validation import FloatArray
-from volition.learning.networks.replay import Batch, Replay
+from volition.learning.networks.replay import AnswerGroups, Replay
 from volition.learning.networks.units import Units
 from volition.populations.answers import IntArray
 
 
-class Lesson(NamedTuple):
-    """A batch of answers as a network sees it."""
+class TrainingBatch(NamedTuple):
+    """A answers of answers as a network sees it."""
 
     X: Tensor  # (G, S, d)
     Y: Tensor  # (G, K, d)
@@ -27,27 +27,28 @@ class Lesson(NamedTuple):
     valid: Tensor  # (G, S)
 
 
-def prepare(
-    batch: Batch, X: FloatArray, cost: Cost, units: Units, dtype: torch.dtype, device: Any
-) -> Lesson:
+def training_batch(
+    answers: AnswerGroups, X: FloatArray, cost: Cost, units: Units, dtype: torch.dtype, device: Any
+) -> TrainingBatch:
     """Return answers in the network's units."""
-    G, S = batch.entities.shape
-    K, d = batch.centers.shape[1:]
-    x, y = torch.from_numpy(X[batch.entities]), torch.from_numpy(batch.centers)
+    G, S = answers.entities.shape
+    K, d = answers.centers.shape[1:]
+    x, y = torch.from_numpy(X[answers.entities]), torch.from_numpy(answers.centers)
     with torch.no_grad():
         D = cost.each(x.reshape(G * S, d), y.repeat_interleave(S, 0)).reshape(G, S, K)
         apart = cost.each(y.reshape(G * K, d), y.repeat_interleave(K, 0)).reshape(G, K, K)
         numbers = (units.points(x), units.points(y), D / units.cost, apart / units.cost)
-    target = torch.from_numpy(batch.target) / units.cost
+    target = torch.from_numpy(answers.target) / units.cost
     points, centers, D, apart = (z.to(device, dtype) for z in numbers)
     prescribed, candidates, valid = (
-        torch.from_numpy(z).to(device) for z in (batch.prescribed, batch.candidates, batch.valid)
+        torch.from_numpy(z).to(device)
+        for z in (answers.prescribed, answers.candidates, answers.valid)
     )
     target = target.to(device, dtype)
-    return Lesson(points, centers, D, apart, prescribed, target, candidates, valid)
+    return TrainingBatch(points, centers, D, apart, prescribed, target, candidates, valid)
 
 
-class Lessons(NamedTuple):
+class TrainingData(NamedTuple):
     """All answers that are remembered, and what it takes to learn from them."""
 
     replay: Replay
@@ -56,7 +57,7 @@ class Lessons(NamedTuple):
     units: Units
     device: Any
 
-    def __call__(self, groups: IntArray, dtype: torch.dtype = torch.float32) -> Lesson:
+    def __call__(self, groups: IntArray, dtype: torch.dtype = torch.float32) -> TrainingBatch:
         """Return some groups of answers."""
-        batch = self.replay.take(groups)
-        return prepare(batch, self.X, self.cost, self.units, dtype, self.device)
+        answers = self.replay.take(groups)
+        return training_batch(answers, self.X, self.cost, self.units, dtype, self.device)

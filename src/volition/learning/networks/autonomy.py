@@ -43,7 +43,7 @@ class CostTransition(Transition):
 
 
 @dataclass
-class ServedTransition(Transition):
+class ServiceTransition(Transition):
     """Choices, and costs of being served that are not the known ones."""
 
     choices: SoftmaxTransition
@@ -104,9 +104,12 @@ class NetworkAutonomy(Autonomy):
             E = network.costs(x, y, D)[0] * units.cost
             return CostTransition(chunk.D + self.share * (E - chunk.D))
         apart = cost.pairwise(Y + chunk.origin, Y + chunk.origin)[None] / units.cost
-        served = network.head == "served"
-        if served:
-            D, apart = self._served(network, x, y, D), self._served(network, y, y, apart)
+        service = network.head == "service"
+        if service:
+            D, apart = (
+                self._service_costs(network, x, y, D),
+                self._service_costs(network, y, y, apart),
+            )
             C = (network.mean * D[0] - LEAST).clamp(min=0.0) * (network.unit * units.cost)
             if len(Y) == 1:
                 return CostTransition(C)
@@ -115,9 +118,9 @@ class NetworkAutonomy(Autonomy):
         choices = SoftmaxTransition(
             kappa, leave + exclude_prescribed(len(Y), Y.dtype, Y.device), drawn
         )
-        if not served:
+        if not service:
             return choices
-        return ServedTransition(choices, C)
+        return ServiceTransition(choices, C)
 
     def _network(self, Y: Tensor) -> ADENetwork:
         """Return the network as it is where these centres are, and in their precision."""
@@ -129,9 +132,9 @@ class NetworkAutonomy(Autonomy):
     def _copy(self, device: torch.device, dtype: torch.dtype) -> ADENetwork:
         return copy.deepcopy(self.network).to(device, dtype)
 
-    def _served(self, network: ADENetwork, x: Tensor, y: Tensor, D: Tensor) -> Tensor:
+    def _service_costs(self, network: ADENetwork, x: Tensor, y: Tensor, D: Tensor) -> Tensor:
         """Return what being served at y costs, in the network's unit."""
-        return network.log_served(x, y, D).exp()
+        return network.log_service_costs(x, y, D).exp()
 
     def with_overrides_scaled(self, share: float) -> NetworkAutonomy:
         return NetworkAutonomy(self.network, self.units, self.share * share)
@@ -173,17 +176,17 @@ class CautiousAutonomy(NetworkAutonomy):
         with torch.no_grad():
             D = cost.pairwise(x, y)[None] / self.units.cost
             x, y = self.units.points(x)[None], self.units.points(y)[None]
-            return self._served(self._network(y), x, y, D)[0]
+            return self._service_costs(self._network(y), x, y, D)[0]
 
     def _copy(self, device: torch.device, dtype: torch.dtype) -> ADENetwork:
         network = super()._copy(device, dtype)
         network.service.float()  # a search needs no more, and takes half as long
         return network
 
-    def _served(self, network: ADENetwork, x: Tensor, y: Tensor, D: Tensor) -> Tensor:
+    def _service_costs(self, network: ADENetwork, x: Tensor, y: Tensor, D: Tensor) -> Tensor:
         far = torch.cdist(y[0], self.asked.to(y)).amin(1) / self.usual
-        served = network.log_served(x, y, D, self.shifts.to(y)).exp()
-        return served * (1 + (far - 1).clamp(min=0.0).square())
+        costs = network.log_service_costs(x, y, D, self.shifts.to(y)).exp()
+        return costs * (1 + (far - 1).clamp(min=0.0).square())
 
     def with_overrides_scaled(self, share: float) -> CautiousAutonomy:
         return CautiousAutonomy(self.network, self.units, self.asked, self.share * share)

@@ -10,12 +10,12 @@ from volition.choices.fit import fit_choices, refit
 from volition.choices.selection import clearly_better
 from volition.core.costs import Cost
 from volition.core.validation import FloatArray
-from volition.learning.networks.lessons import Lessons
-from volition.learning.networks.models import NetworkAutonomy
+from volition.learning.networks.autonomy import NetworkAutonomy
 from volition.learning.networks.network import ADENetwork
 from volition.learning.networks.recipe import Recipe
 from volition.learning.networks.replay import Replay
-from volition.learning.networks.training import Trainer, judged, train_while_better
+from volition.learning.networks.training import Trainer, evaluate, train_while_better
+from volition.learning.networks.training_data import TrainingData
 from volition.learning.networks.units import Units
 from volition.populations.answers import IntArray
 
@@ -27,7 +27,7 @@ FEWEST = 4000
 FOUR = (("constant", "cost"), ("pair", "entity"))
 
 
-def fit_network(
+def fit_choice_network(
     X: FloatArray,
     choices: Choices,
     cost: Cost,
@@ -56,7 +56,7 @@ def fit_network(
     stopping = groups % HELD_OUT == HELD_OUT - 2
     training = ~held & ~stopping
 
-    lessons = Lessons(replay, X, cost, units, torch.device("cpu"))
+    data = TrainingData(replay, X, cost, units, torch.device("cpu"))
     seed = int(rng.integers(2**31))
     network = ADENetwork(d, recipe.size() if given is None else given.size, "choices", seed).eval()
     if given is not None:
@@ -64,25 +64,25 @@ def fit_network(
     with torch.no_grad():
         network.linear.copy_(_four_numbers(X, replay, groups[training], cost, units))
     trainer = Trainer(network, recipe.learning_rate, recipe.weight_decay, recipe.clip)
-    watched = lessons(groups[stopping])
-    train_while_better(trainer, lessons, groups[training], watched, recipe, rng)
-    judges = lessons(groups[held])
-    losses = judged(network, judges)[judges.valid]
+    watched = data(groups[stopping])
+    train_while_better(trainer, data, groups[training], watched, recipe, rng)
+    judges = data(groups[held])
+    losses = evaluate(network, judges)[judges.valid]
     # The same rows, as the terms see them when they have not been fitted to them.
-    batch = replay.take(groups[held])
-    rows = np.nonzero(batch.valid)
-    asked = (batch.entities[rows], batch.prescribed[rows])
+    answers = replay.take(groups[held])
+    rows = np.nonzero(answers.valid)
+    asked = (answers.entities[rows], answers.prescribed[rows])
     known = _choices_of(replay, groups[~held])
     terms = refit(fit, X, known, cost, fit.model.covariates).model
     with torch.no_grad():
         p = terms.conditional_each(
             torch.from_numpy(X[asked[0]]),
             torch.from_numpy(asked[1]),
-            torch.from_numpy(batch.centers[rows[0]]),
+            torch.from_numpy(answers.centers[rows[0]]),
             cost,
             asked[0],
         ).numpy()
-    chosen = batch.candidates[rows].argmax(1)
+    chosen = answers.candidates[rows].argmax(1)
     likelihood = np.log(np.maximum(p[np.arange(len(p)), chosen], 1e-300))
     if not clearly_better(-losses.double().numpy(), likelihood, asked[0]):
         return None
@@ -91,10 +91,10 @@ def fit_network(
 
 def _choices_of(replay: Replay, groups: IntArray) -> Choices:
     """Return the choices in some groups of answers."""
-    batch = replay.take(groups)
-    rows = np.nonzero(batch.valid)
-    used = batch.candidates[rows].argmax(1)
-    return Choices(batch.entities[rows], batch.prescribed[rows], used, rows[0], batch.centers)
+    answers = replay.take(groups)
+    rows = np.nonzero(answers.valid)
+    used = answers.candidates[rows].argmax(1)
+    return Choices(answers.entities[rows], answers.prescribed[rows], used, rows[0], answers.centers)
 
 
 def _four_numbers(

@@ -19,14 +19,14 @@ FEWEST_JUDGED = 200
 DIFFERENT = 2e-3
 
 
-def ladder(recipe: Recipe, first: float, n_clusters: int, n_features: int) -> list[float]:
+def beta_ladder(recipe: Recipe, first: float, n_clusters: int, n_features: int) -> list[float]:
     """Return the betas, from the first one that matters unless the recipe says which.
 
     Examples
     --------
     >>> from volition.learning.networks import Recipe
-    >>> from volition.learning.networks.annealed import ladder
-    >>> ladder(Recipe(beta_min=1.0, beta_max=5.0, tau=2.0), 0.1, n_clusters=4, n_features=2)
+    >>> from volition.learning.networks.algorithm2 import beta_ladder
+    >>> beta_ladder(Recipe(beta_min=1.0, beta_max=5.0, tau=2.0), 0.1, n_clusters=4, n_features=2)
     [1.0, 2.0, 4.0]
     """
     low = first if recipe.beta_min is None else recipe.beta_min
@@ -42,7 +42,7 @@ def ladder(recipe: Recipe, first: float, n_clusters: int, n_features: int) -> li
     return [low * recipe.tau**k for k in range(steps + 1)]
 
 
-def averaged(
+def average_repeats(
     entities: IntArray, prescribed: IntArray, cost: FloatArray, Y: FloatArray
 ) -> tuple[IntArray, IntArray, FloatArray, FloatArray]:
     """Return one row per centres, entity and prescription, with the mean of its costs."""
@@ -55,7 +55,9 @@ def averaged(
     return entities[first], prescribed[first], mean[order], Y[first]
 
 
-def blended(table: FloatArray, cells: IntArray, cost: FloatArray, keep: float) -> FloatArray:
+def update_running_means(
+    table: FloatArray, cells: IntArray, cost: FloatArray, keep: float
+) -> FloatArray:
     """Blend costs into a table of running means, cell by cell, as published; return the means."""
     cell, where = np.unique(cells, return_inverse=True)
     mean = np.bincount(where, weights=cost) / np.bincount(where)
@@ -64,7 +66,7 @@ def blended(table: FloatArray, cells: IntArray, cost: FloatArray, keep: float) -
     return blend
 
 
-def descended(
+def move_centers(
     recipe: Recipe, problem: Problem, Y: FloatArray, beta: float, reach: float, shake: FloatArray,
     box: tuple[FloatArray, FloatArray],
 ) -> FloatArray:  # fmt: skip
@@ -87,7 +89,7 @@ def descended(
     return result
 
 
-def distinct(problem: Problem, replicas: FloatArray, common: float = 0.0) -> FloatArray:
+def distinct_replicas(problem: Problem, replicas: FloatArray, common: float = 0.0) -> FloatArray:
     """Return one of each group of replicas that came to the same, the best first.
 
     What all costs have in ``common`` is not to count in shares of them.
@@ -100,7 +102,7 @@ def distinct(problem: Problem, replicas: FloatArray, common: float = 0.0) -> Flo
     return replicas[[number for _, number in kept]].copy()
 
 
-def cheapest(verdict: FloatArray) -> int:
+def cheapest_replica(verdict: FloatArray) -> int:
     """Return the row that cost least, unless the first one, which should have, is as good.
 
     Each row of the verdict is a number of answers, the sum of their costs, and that of the squares.
