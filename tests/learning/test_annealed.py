@@ -12,6 +12,7 @@ from volition import (
     AutonomyAwareClustering,
     DistanceAutonomy,
     Recipe,
+    Response,
     SimulatedPopulation,
 )
 from volition.core.costs import SquaredEuclidean
@@ -243,3 +244,49 @@ def test_negative_costs_are_none_of_being_served(X):
     people.gain = 0.2
     with pytest.raises(ValueError, match="are negative; head='costs' learns such costs"):
         ADENClustering(K, head="service", n_interactions=500).fit(X, population=people)
+
+
+class Sloped(SimulatedPopulation):
+    """Costs that grow as the first centre goes east, which a network of these would have to see."""
+
+    slope = 0.0
+
+    def respond(self, entities, prescribed, centers):
+        cost = super().respond(entities, prescribed, centers).cost
+        return Response(
+            None, cost + self.slope * np.broadcast_to(centers, (len(cost), K, 2))[:, 0, 0]
+        )
+
+
+def test_refinements_correct_the_slope_that_the_network_does_not_see(X):
+    """A slope that appears after the network was trained is found by its errors."""
+    recipe = quick(head="costs", replicas=1, refinements=2)
+    people = Sloped(X, TRUTH, reveal="cost", random_state=0)
+    study = begun(X, recipe)
+    study.strategy.budget = 30_000
+    while study.strategy.phase is Phase.ANNEAL:
+        answered(study, people)
+    assert study.strategy.enough() is None
+    before, people.slope = study.strategy.centers, 0.5
+    while study.strategy.enough() is None:
+        asked, _ = answered(study, people)
+        if study.strategy.enough() is None:
+            mine = study.strategy.labels[asked.entities]
+            assert (asked.prescribed == mine).mean() > 0.9  # what the plan costs
+    strategy = study.strategy
+    assert strategy.tilt.slope[0, 0] == pytest.approx(0.5, abs=0.25)
+    assert strategy.centers[0, 0] < before[0, 0]
+    believed = strategy.distortion
+    expected = Problem(X, autonomy=TRUTH).distortion(strategy.centers, strategy.labels)
+    assert believed == pytest.approx(expected + 0.5 * strategy.centers[0, 0], rel=0.05)
+    # Answers that come later go on refining.
+    answered(study, people)
+    assert study.strategy.phase is Phase.REFINE
+
+
+def test_the_published_recipe_is_not_refined(X):
+    study = begun(X, replace(PRESETS["paper"], n_layouts=4, n_samples=8, epochs=1, beta_max=10.0))
+    answered(study, SimulatedPopulation(X, TRUTH, reveal="cost", random_state=0))
+    assert study.strategy.phase is Phase.SETTLE
+    assert study.strategy.tilt is None
+    assert study.strategy.enough() == "beta_max=10 reached"

@@ -34,12 +34,13 @@ from volition.learning.networks.algorithm2 import (
 from volition.learning.networks.autonomy import NetworkAutonomy
 from volition.learning.networks.network import ADENetwork
 from volition.learning.networks.recipe import Recipe
-from volition.learning.networks.replay import AnswerGroups, Replay
+from volition.learning.networks.replay import AnswerGroups, Replay, distinct_sets
+from volition.learning.networks.tilt import ErrorSums, Tilt
 from volition.learning.networks.training import Trainer
 from volition.learning.networks.training_data import TrainingData, training_batch
 from volition.learning.networks.units import Units
 from volition.learning.policy import gibbs, prescribe
-from volition.learning.searching import MOVED_BY as MOST_ENTITIES
+from volition.learning.searching import Finder
 from volition.learning.strategy import ROWS, Answers, Questions, Strategy
 from volition.populations.answers import IntArray
 from volition.solvers.sampling import canonical_order, thin
@@ -54,6 +55,14 @@ MUCH = 1.0
 LARGE_STEP = 1_000_000
 #: answers by which replicas that differ are compared, each; share of a given budget for that
 JUDGED, JUDGING = 20_000, 0.1
+#: share of a given budget for all refinements
+REFINING = 0.15
+#: perturbation of the centres in the first refinement, as a share of the distance between centres
+#: that fill the data's range, and factor from one to the next: wide ones tell a slope with few
+#: answers, narrow ones tell the slope that is here
+REFINED_BY, NARROWED = 0.08, 0.5
+#: how far a correction is believed, in first perturbations
+BELIEVED = 5.0
 #: questions beyond what the betas need, unless a budget says otherwise
 SPARE = 100_000
 #: answers below which expected costs are hardly more than guessed
@@ -65,6 +74,7 @@ class Phase(Enum):
 
     ANNEAL = "to train the network, beta by beta"
     JUDGE = "to compare the sets of centres"
+    REFINE = "to correct the slope by which the centres move"
     SETTLE = "to refine the centres at the last beta"
 
 
@@ -110,6 +120,8 @@ class AnnealedStrategy(Strategy):
         self.stage = self.told = self._turn = 0
         self._debt, self.loss = 0.0, math.nan
         self._verdict = np.zeros((recipe.replicas, 3))
+        self.tilt: Tilt | None = None
+        self._round, self._errors = 0, ErrorSums.none(n_clusters * entities.n_features)
         self.showing = Showing()
         size = recipe.size() if given is None else given.size
         network = ADENetwork(entities.n_features, size, "costs", int(rng.integers(2**31)))
@@ -127,7 +139,8 @@ class AnnealedStrategy(Strategy):
         )
 
     def _freeze(self) -> None:
-        self.frozen = NetworkAutonomy(copy.deepcopy(self.trainer.network).cpu(), self.units)
+        network = copy.deepcopy(self.trainer.network).cpu()
+        self.frozen = NetworkAutonomy(network, self.units, tilt=self.tilt)
 
     @property
     def network(self) -> ADENetwork:
@@ -159,6 +172,8 @@ class AnnealedStrategy(Strategy):
         n, draws = len(entities), self.recipe.n_draws
         each = self.recipe.n_samples * draws
         sets, which, exact = self.showing.take(n, each, self._next_set)
+        if self.phase is Phase.REFINE:  # what the plan costs nearby
+            return Questions(self.labels[entities], 1.0, exact, sets[which])
         # Several draws of one pair are one question asked several times.
         first = np.arange(0, n, draws)
         if not np.array_equal(entities, np.repeat(entities[first], draws)[:n]):
@@ -181,6 +196,9 @@ class AnnealedStrategy(Strategy):
             return self.replicas[self._turn % len(self.replicas)].copy(), True
         if watched:
             return self.centers.copy(), True
+        if self.phase is Phase.REFINE:
+            shift = self._refining_spread * self.rng.standard_normal(self.centers.shape)
+            return within(self.centers + shift, self.entities), False
         Y = self.replicas[number]
         return within(Y + self._spread() * self.rng.standard_normal(Y.shape), self.entities), False
 
@@ -194,6 +212,13 @@ class AnnealedStrategy(Strategy):
             width *= self.scale / math.sqrt(self.cost_unit)
         extent = self.entities.range
         return min(max(width, 0.05 * extent), 0.15 * extent)
+
+    @property
+    def _refining_spread(self) -> float:
+        """Standard deviation of the perturbation in the present refinement."""
+        apart = self.entities.range / self.n_clusters ** (1 / self.entities.n_features)
+        rounds = min(self._round, max(0, self.recipe.refinements - 1))
+        return REFINED_BY * NARROWED**rounds * apart
 
     def _costs_at(self, entities: IntArray, which: IntArray, sets: FloatArray) -> FloatArray:
         """Return expected costs (n, K), all sets of centres at once; ``which`` is in order."""
@@ -238,8 +263,11 @@ class AnnealedStrategy(Strategy):
             return most if budget is None else max(1, min(most, int(JUDGING * budget)))
         if budget is None:
             return self.recipe.epochs * self.recipe.n_questions
+        refining = REFINING if self.recipe.refinements else 0.0
+        if self.phase is Phase.REFINE:
+            return max(1, int(refining * budget) // self.recipe.refinements)
         judging = JUDGING if self.recipe.replicas > 1 else 0.0
-        return max(1, int((1 - judging) * budget) // len(self.betas))
+        return max(1, int((1 - judging - refining) * budget) // len(self.betas))
 
     @property
     def batch_size(self) -> int:
@@ -251,7 +279,8 @@ class AnnealedStrategy(Strategy):
             return self.begun_at + self.budget
         # A little more than the plan needs, and as much more as answers are lost.
         per_beta = self.recipe.epochs * self.recipe.n_questions
-        plan = SPARE + per_beta * len(self.betas) + JUDGED * self.recipe.replicas
+        stages = len(self.betas) + self.recipe.refinements
+        plan = SPARE + per_beta * stages + JUDGED * self.recipe.replicas
         return self.begun_at + math.ceil(plan / self._answer_rate)
 
     # -- learning ---------------------------------------------------------------------------------
@@ -273,6 +302,8 @@ class AnnealedStrategy(Strategy):
         Y, cost = np.array(answers.sets), answers.cost
         if self.phase is Phase.JUDGE:
             self._judge(answers, Y)
+        elif self.phase is Phase.REFINE:
+            self._add_errors(answers, Y)
         entities, prescribed = answers.asked.entities, answers.asked.prescribed
         if recipe.n_draws > 1:
             entities, prescribed, cost, Y = average_repeats(entities, prescribed, cost, Y)
@@ -285,7 +316,7 @@ class AnnealedStrategy(Strategy):
         unknown = np.ones((len(cost), self.n_clusters), dtype=bool)
         touched = self.replay.add(Y, entities, prescribed, cost, unknown)
         self.told += m
-        if self.phase is not Phase.JUDGE:
+        if self.phase in (Phase.ANNEAL, Phase.SETTLE):
             usual = recipe.updates * m / recipe.n_questions
             most = recipe.epochs * recipe.updates
             planned = most * min(1.0, m / self.goal)
@@ -350,6 +381,8 @@ class AnnealedStrategy(Strategy):
         if self.phase is Phase.JUDGE:
             self._choose_replica()
             self._settle("the centres with the least observed cost were chosen")
+        elif self.phase is Phase.REFINE:
+            self._refine()
         else:
             self._descend()
             if self.phase is Phase.ANNEAL:
@@ -370,35 +403,79 @@ class AnnealedStrategy(Strategy):
         self.phase, self._verdict = Phase.JUDGE, np.zeros((len(self.replicas), 3))
 
     def _settle(self, reason: str) -> None:
-        """End the annealing; answers that come later refine the centres at the last beta."""
-        self.finished, self.phase, self.told = reason, Phase.SETTLE, 0
+        """End the annealing, and refine the centres at the last beta.
+
+        Answers that come after the fit go on with that.
+        """
+        self.told = 0
+        if self.recipe.refinements == 0:
+            self.finished, self.phase = reason, Phase.SETTLE
+            return
+        self.phase, self.replicas = Phase.REFINE, self.centers[None].copy()
+        reach = BELIEVED * self._refining_spread
+        self.tilt = Tilt(self.centers, np.zeros_like(self.centers), 0.0, reach)
+
+    def _add_errors(self, answers: Answers, Y: FloatArray) -> None:
+        """Take in by how much the network is wrong about what the plan costs nearby."""
+        assert self.tilt is not None
+        asked = answers.asked
+        moves = Y - self.centers
+        # Answers to earlier questions may come late; they are about other plans.
+        near = np.abs(moves).max((1, 2)) <= BELIEVED * self._refining_spread
+        rows = np.flatnonzero(near & (asked.prescribed == self.labels[asked.entities]))
+        if len(rows) == 0:
+            return
+        first, which = distinct_sets(Y[rows])
+        sets, order = Y[rows[first]], np.argsort(which, kind="stable")
+        rows, which = rows[order], which[order]
+        believed = self._costs_at(asked.entities[rows], which, sets)
+        believed = believed[np.arange(len(rows)), asked.prescribed[rows]]
+        believed += self.tilt(torch.from_numpy(sets)).numpy()[which]
+        self._errors = self._errors.plus(moves[rows], answers.cost[rows] - believed)
+
+    def _refine(self) -> None:
+        """Correct the slope by the errors that were seen, and move the centres by it."""
+        assert self.tilt is not None
+        offset, slope = self._errors.line()
+        self.tilt = self.tilt.plus(self.centers, slope.reshape(self.centers.shape), offset)
+        spread = self._refining_spread
+        self._errors = ErrorSums.none(self.centers.size)
+        self._round, self.told = self._round + 1, 0
+        self._freeze()
+        still = np.zeros_like(self.centers)
+        self.place(self._moved(self._moving_problem(), self.centers, 2 * spread, still))
+        self.replicas = self.centers[None].copy()
+        if self._round >= self.recipe.refinements and self.finished is None:
+            self.finished = f"beta_max={self.betas[-1]:g} reached, and the centres refined"
 
     def _believed(self) -> Problem:
-        here, entities = self.entities.here, self.entities
-        problem = Problem(
-            entities.X[here], sample_weight=entities.weight[here], cost=entities.cost,
-            autonomy=self.frozen,
-        )  # fmt: skip
-        return thin(problem, canonical_order(problem), MOST_ENTITIES)
+        """Return the problem as the network sees it."""
+        return Finder(self.entities, self.n_clusters, self.rng, 0, None).problem(self.frozen)
 
     def _descend(self) -> None:
         """Move all replicas down the network's free energy at the present beta."""
-        recipe = self.recipe
         self._freeze()
-        whole = self._believed()
-        problem = thin(whole, canonical_order(whole), MOVED_BY)
-        if recipe.center_rate is not None:
-            problem = whole  # as published
-        reach = 2 * self._spread()
-        last = self.stage >= len(self.betas) - 1 or recipe.center_rate is not None
-        here, room = self.entities.X[self.entities.here], BOX * self.entities.range
-        box = here.min(0) - room, here.max(0) + room
-        moved = []
+        last = self.stage >= len(self.betas) - 1 or self.recipe.center_rate is not None
+        problem, moved = self._moving_problem(), []
         for Y in self.replicas:
             shake = 0.0 * Y if last else 1e-3 * self.scale * self.rng.standard_normal(Y.shape)
-            moved.append(move_centers(recipe, problem, Y, self.beta, reach, shake, box))
+            moved.append(self._moved(problem, Y, 2 * self._spread(), shake))
         self.replicas = np.stack(moved)
         self.place(min(self.replicas, key=problem.distortion))
+
+    def _moving_problem(self) -> Problem:
+        """Return the problem of the entities by which centres are moved."""
+        whole = self._believed()
+        if self.recipe.center_rate is not None:
+            return whole  # as published
+        return thin(whole, canonical_order(whole), MOVED_BY)
+
+    def _moved(
+        self, problem: Problem, Y: FloatArray, reach: float, shake: FloatArray
+    ) -> FloatArray:
+        here, room = self.entities.X[self.entities.here], BOX * self.entities.range
+        box = here.min(0) - room, here.max(0) + room
+        return move_centers(self.recipe, problem, Y, self.beta, reach, shake, box)
 
     def place(self, centers: FloatArray) -> None:
         super().place(centers)
@@ -432,6 +509,8 @@ class AnnealedStrategy(Strategy):
                 self._descend()
             elif self.phase is Phase.JUDGE:
                 self._choose_replica()
+            elif self.phase is Phase.REFINE:
+                self._refine()
         self.relabel()
 
     def doubts(self) -> list[str]:
@@ -473,6 +552,9 @@ class AnnealedStrategy(Strategy):
             "phase": self.phase.name,
             "betas": list(self.betas),
             "verdict": self._verdict,
+            "round": self._round,
+            "errors": self._errors.sums,
+            "tilt": self.tilt,
             "means": self._means,
             "replay": self.replay.state(),
             "trainer": self.trainer.state(),
@@ -481,9 +563,10 @@ class AnnealedStrategy(Strategy):
 
     def restore(self, state: dict[str, Any]) -> None:
         super().restore(state)
-        for name in ("turn", "debt", "verdict", "means"):
+        for name in ("turn", "debt", "verdict", "means", "round"):
             setattr(self, f"_{name}", state[name])
         self.phase, self.betas = Phase[state["phase"]], state["betas"]
+        self._errors, self.tilt = ErrorSums(state["errors"]), state["tilt"]
         self.replay.restore(state["replay"])
         network = state["trainer"]["network"]
         assert network.units is not None

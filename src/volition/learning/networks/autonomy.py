@@ -20,6 +20,7 @@ from volition.core.costs import Cost
 from volition.core.validation import check_scalar
 from volition.io.serialization import constructed, registered
 from volition.learning.networks.network import LEAST, ADENetwork
+from volition.learning.networks.tilt import Tilt
 from volition.learning.networks.units import Units
 
 #: quantile of distances between places that were asked about, within which others are as known
@@ -63,6 +64,16 @@ class ServiceTransition(Transition):
 class NetworkAutonomy(Autonomy):
     """A frozen copy of a network, in double precision; single precision uses a copy of its own.
 
+    Parameters
+    ----------
+    network : ADENetwork
+    units : Units
+        The units in which the network sees the problem.
+    share : float
+        Part of the autonomy that is there; the rest of the entities obey.
+    tilt : Tilt, optional
+        A correction of expected costs, for a network of these and as many centres.
+
     Examples
     --------
     >>> import numpy as np
@@ -77,9 +88,11 @@ class NetworkAutonomy(Autonomy):
     depends_on_centers = True
     by_entity = True
 
-    def __init__(self, network: ADENetwork, units: Units, share: float = 1.0) -> None:
+    def __init__(
+        self, network: ADENetwork, units: Units, share: float = 1.0, tilt: Tilt | None = None
+    ) -> None:
         self.network = copy.deepcopy(network).double().eval().requires_grad_(False)
-        self.units, self.share = units, share
+        self.units, self.share, self.tilt = units, share, tilt
         own = self.network.project_points.weight
         self._copies = {(own.device, own.dtype): self.network}
         self.numbers_per_pair = network.size.ff_dim
@@ -90,6 +103,8 @@ class NetworkAutonomy(Autonomy):
         model: NetworkAutonomy = constructed(cls, state)
         model.units.check(model.network.n_features)
         check_scalar(model.share, "share", 0, 1)
+        if model.tilt is not None:
+            model.tilt.check(model.network.n_features)
         return model
 
     def transition(self, chunk: Chunk, Y: Tensor, cost: Cost) -> Transition:
@@ -102,6 +117,8 @@ class NetworkAutonomy(Autonomy):
         D = chunk.D[None] / units.cost
         if network.head == "costs":
             E = network.costs(x, y, D)[0] * units.cost
+            if self.tilt is not None and len(self.tilt.anchor) == len(Y):
+                E = E + self.tilt(Y + chunk.origin)
             return CostTransition(chunk.D + self.share * (E - chunk.D))
         apart = cost.pairwise(Y + chunk.origin, Y + chunk.origin)[None] / units.cost
         service = network.head == "service"
@@ -137,7 +154,7 @@ class NetworkAutonomy(Autonomy):
         return network.log_service_costs(x, y, D).exp()
 
     def with_overrides_scaled(self, share: float) -> NetworkAutonomy:
-        return NetworkAutonomy(self.network, self.units, self.share * share)
+        return NetworkAutonomy(self.network, self.units, self.share * share, self.tilt)
 
     def __repr__(self) -> str:
         return f"NetworkAutonomy(head={self.network.head!r})"

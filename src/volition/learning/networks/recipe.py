@@ -65,6 +65,10 @@ class Recipe:
         Steps of the centres per beta [T_y].
     center_rate : float or None
         Step size of the centres [eta_y]; None for quasi-Newton steps within reach of the data.
+    refinements : int
+        Rounds after the last beta, each with as many answers as a beta. Centres are perturbed less
+        and less, and a line through the network's errors corrects the slope by which the centres
+        move. 0 for none, as published.
     beta_min, beta_max : float or None
         Ends of the annealing; None to choose them from the data.
     tau : float
@@ -106,6 +110,7 @@ class Recipe:
     service_steps: int = 4000
     center_epochs: int = 15
     center_rate: float | None = None
+    refinements: int = 2
     beta_min: float | None = None
     beta_max: float | None = None
     tau: float = 1.8
@@ -117,7 +122,7 @@ class Recipe:
         self.size()
         for name in ("n_layouts", "n_samples", "n_draws", "replicas", "replay", "epochs"):
             check_integer(getattr(self, name), name, 1)
-        for name in ("updates", "service_steps", "center_epochs"):
+        for name in ("updates", "service_steps", "center_epochs", "refinements"):
             check_integer(getattr(self, name), name, 0)
         check_scalar(self.exploration, "exploration", 0, 1)
         check_scalar(self.ema, "ema", 0, 1)
@@ -152,8 +157,8 @@ PRESETS = {
         hidden_dim=64, ff_dim=128, n_blocks=4, n_heads=8, dropout=0.1, n_layouts=32, n_samples=128,
         n_draws=16, exploration=0.1, spread=0.01, replicas=1, replay=1, learning_rate=1e-4,
         weight_decay=1e-5, warm_up=False, clip=None, ema=0.95, epochs=1000, updates=1,
-        center_epochs=100, center_rate=1e-4, beta_min=10.0, beta_max=50_000.0, tau=1.1,
-        standardize=False, head="costs",
+        center_epochs=100, center_rate=1e-4, refinements=0, beta_min=10.0, beta_max=50_000.0,
+        tau=1.1, standardize=False, head="costs",
     ),
 }  # fmt: skip
 
