@@ -63,7 +63,7 @@ def moved(strategy: AnnealedStrategy, model: Autonomy) -> tuple[np.ndarray, np.n
     return Y, problem.expected_costs(Y).argmin(1)
 
 
-def trained(strategy: AnnealedStrategy, replay: Replay, average: bool, rng: Any) -> Any:
+def trained(strategy: AnnealedStrategy, replay: Replay, rng: Any) -> Any:
     """Train the network some more, the rate falling along a cosine; return centres and labels."""
     network = copy.deepcopy(strategy.network)
     data = TrainingData(replay, X, SquaredEuclidean(), strategy.units, torch.device("cpu"))
@@ -75,7 +75,7 @@ def trained(strategy: AnnealedStrategy, replay: Replay, average: bool, rng: Any)
         with torch.no_grad():
             for kept, new in zip(mean.parameters(), network.parameters(), strict=True):
                 kept.mul_(keep).add_(new, alpha=1 - keep)
-    return moved(strategy, NetworkAutonomy(mean if average else network, strategy.units))
+    return moved(strategy, NetworkAutonomy(mean, strategy.units))
 
 
 def asked_nearby(strategy: AnnealedStrategy, people: Any, spread: float, rng: Any) -> Replay:
@@ -146,10 +146,9 @@ def ways(study: Study, people: Any, rng: Any) -> dict[str, Callable[[], Any]]:
     old = strategy.replay
     return {
         "nothing more": lambda: (strategy.centers, strategy.labels),
-        "400 more steps on the old answers": lambda: trained(strategy, old, False, rng),
-        "... and averaged weights": lambda: trained(strategy, old, True, rng),
-        "400 steps on new answers nearby": lambda: trained(
-            strategy, asked_nearby(strategy, people, 0.05, rng), True, rng
+        "400 steps more on the old answers, averaged weights": lambda: trained(strategy, old, rng),
+        "400 steps on new answers nearby, averaged weights": lambda: trained(
+            strategy, asked_nearby(strategy, people, 0.05, rng), rng
         ),
         "errors by distances": lambda: by_distances(
             strategy, asked_nearby(strategy, people, 0.04, rng)

@@ -57,12 +57,11 @@ LARGE_STEP = 1_000_000
 JUDGED, JUDGING = 20_000, 0.1
 #: share of a given budget for all refinements
 REFINING = 0.15
-#: perturbation of the centres in the first refinement, as a share of the distance between centres
-#: that fill the data's range, and factor from one to the next: wide ones tell a slope with few
-#: answers, narrow ones tell the slope that is here
-REFINED_BY, NARROWED = 0.08, 0.5
-#: how far a correction is believed, in first perturbations
-BELIEVED = 5.0
+#: perturbation of the centres in refinements, as a share of the distance between centres that fill
+#: the data's range: costs bend, and a wider one tells the slope of somewhere else
+REFINED_BY = 0.04
+#: how far a correction is believed, in perturbations
+BELIEVED = 10.0
 #: questions beyond what the betas need, unless a budget says otherwise
 SPARE = 100_000
 #: answers below which expected costs are hardly more than guessed
@@ -215,10 +214,9 @@ class AnnealedStrategy(Strategy):
 
     @property
     def _refining_spread(self) -> float:
-        """Standard deviation of the perturbation in the present refinement."""
+        """Standard deviation of the perturbation in refinements."""
         apart = self.entities.range / self.n_clusters ** (1 / self.entities.n_features)
-        rounds = min(self._round, max(0, self.recipe.refinements - 1))
-        return REFINED_BY * NARROWED**rounds * apart
+        return REFINED_BY * apart
 
     def _costs_at(self, entities: IntArray, which: IntArray, sets: FloatArray) -> FloatArray:
         """Return expected costs (n, K), all sets of centres at once; ``which`` is in order."""

@@ -66,9 +66,9 @@ class Recipe:
     center_rate : float or None
         Step size of the centres [eta_y]; None for quasi-Newton steps within reach of the data.
     refinements : int
-        Rounds after the last beta, each with as many answers as a beta. Centres are perturbed less
-        and less, and a line through the network's errors corrects the slope by which the centres
-        move. 0 for none, as published.
+        Rounds after the last beta, each with as many answers as a beta. They ask what the plan
+        costs nearby, and a line through the network's errors corrects the slope by which the
+        centres move. 0 for none, as published.
     beta_min, beta_max : float or None
         Ends of the annealing; None to choose them from the data.
     tau : float

@@ -81,8 +81,8 @@ class ErrorSums:
 
     def plus(self, moves: FloatArray, errors: FloatArray) -> ErrorSums:
         """Return the sums with more answers: moves of the centres (m, K, d), errors (m,)."""
-        m = len(errors)
-        rows = np.column_stack([np.ones(m), moves.reshape(m, -1), errors])
+        m, n_slopes = len(errors), len(self.sums) - 2
+        rows = np.column_stack([np.ones(m), moves.reshape(m, n_slopes), errors])
         return ErrorSums(self.sums + rows.T @ rows)
 
     def line(self) -> tuple[float, FloatArray]:
