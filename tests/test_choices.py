@@ -791,7 +791,7 @@ def test_a_curve_that_stood_in_for_another_term_is_straightened():
 def test_a_network_of_no_use_is_not_tried_at_every_stage(monkeypatch):
     X, tried = load_four_groups().data, []
 
-    def fit_network(X, choices, *others):
+    def fit_choice_network(X, choices, *others):
         tried.append(len(choices.entities))
 
     people = SimulatedPopulation(X, DistanceAutonomy(0.3, temperature=0.01), random_state=0)
@@ -799,7 +799,7 @@ def test_a_network_of_no_use_is_not_tried_at_every_stage(monkeypatch):
     fit = told.fit(X, population=people).fit_  # what is fitted does not matter here
     model = "volition.learning.models.terms"
     monkeypatch.setattr(f"{model}.fit_choices", lambda *given, **named: fit)
-    monkeypatch.setattr(f"{model}.fit_network", fit_network)
+    monkeypatch.setattr(f"{model}.fit_choice_network", fit_choice_network)
     monkeypatch.setattr(f"{model}.TermsModel.search", lambda self, finder: X[:4].copy())
     monkeypatch.setattr(StagedStrategy, "_move_to", StagedStrategy.place)
     with warnings.catch_warnings():
