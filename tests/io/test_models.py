@@ -44,7 +44,7 @@ def learned(head):
             parameter += 0.1 * noise
     if head == "service":
         network.attentive.fill_(True)
-        network.reach(torch.tensor([[-2.0, -2.0], [2.0, 2.0]]))
+        network.include_places(torch.tensor([[-2.0, -2.0], [2.0, 2.0]]))
     if head == "costs":
         network.allow_negative()
     return NetworkAutonomy(network, Units(X.mean(0), 0.4, 0.1))

@@ -50,6 +50,7 @@ from volition.learning.ledger import Asked
 from volition.learning.memory import Memory
 from volition.learning.monitor import Change, Estimate
 from volition.learning.networks import ADENetwork, NetworkAutonomy, NetworkSize, Units
+from volition.learning.networks.tilt import Tilt
 from volition.learning.probe import Assumption, Probe
 from volition.learning.strategy import Answers, Tally
 from volition.learning.study import Letter, Progress
@@ -135,6 +136,7 @@ def test_numbers_of_other_kinds(tmp_path):
 
 # -- registered classes ---------------------------------------------------------------------------
 
+TILT = Tilt(np.zeros((3, 2)), np.ones((3, 2)), 0.5, 1.0)
 SIZE, UNITS = NetworkSize(4, 4, 1, 2), Units(np.array([0.5, -1.0]), 2.0, 3.0)
 ESTIMATE = Estimate(1.0, math.nan, math.inf, 7)
 
@@ -204,6 +206,8 @@ OBJECTS = [
     network("service", double=True),
     network("costs"),
     NetworkAutonomy(network("service"), UNITS, share=0.5),
+    TILT,
+    NetworkAutonomy(network("costs"), UNITS, tilt=TILT),
     TrialResult((Tried("learned", ESTIMATE, 0.5),), "k-means", 2.0),
     Tally(3, 2, 1),
     ANSWERS.asked,

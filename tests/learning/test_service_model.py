@@ -97,7 +97,7 @@ def test_costs_that_only_the_population_knows(X, tmp_path, street_gap):
 def test_a_network_that_does_not_hold_here_is_given_up(X, street_gap):
     wrong = shaken("service").float()
     wrong.units = Units(X.mean(0), 0.3, 0.1)
-    wrong.reach(wrong.units.points(torch.from_numpy(X)))
+    wrong.include_places(wrong.units.points(torch.from_numpy(X)))
     with torch.no_grad():
         wrong.service.last.weight.mul_(30.0)
     people = SimulatedPopulation(X, DRIVERS, metric=streets, reveal="cost", random_state=1)

@@ -31,7 +31,7 @@ from volition.learning.networks.algorithm2 import (
     move_centers,
     update_running_means,
 )
-from volition.learning.networks.autonomy import NetworkAutonomy
+from volition.learning.networks.autonomy import NetworkAutonomy, PlannedAutonomy
 from volition.learning.networks.network import ADENetwork
 from volition.learning.networks.recipe import Recipe
 from volition.learning.networks.replay import AnswerGroups, Replay, distinct_sets
@@ -436,37 +436,35 @@ class AnnealedStrategy(Strategy):
         assert self.tilt is not None
         offset, slope = self._errors.line()
         self.tilt = self.tilt.plus(self.centers, slope.reshape(self.centers.shape), offset)
-        spread = self._refining_spread
         self._errors = ErrorSums.none(self.centers.size)
         self._round, self.told = self._round + 1, 0
         self._freeze()
-        still = np.zeros_like(self.centers)
-        self.place(self._moved(self._moving_problem(), self.centers, 2 * spread, still))
+        # The plan was tried, and not what the network takes for the best nearby.
+        whole = self._believed(PlannedAutonomy(self.frozen, self.labels))
+        problem = thin(whole, canonical_order(whole), MOVED_BY)
+        reach, still = 2 * self._refining_spread, np.zeros_like(self.centers)
+        self.place(self._moved(problem, self.centers, reach, still))
         self.replicas = self.centers[None].copy()
         if self._round >= self.recipe.refinements and self.finished is None:
             self.finished = f"beta_max={self.betas[-1]:g} reached, and the centres refined"
 
-    def _believed(self) -> Problem:
-        """Return the problem as the network sees it."""
-        return Finder(self.entities, self.n_clusters, self.rng, 0, None).problem(self.frozen)
+    def _believed(self, model: Autonomy | None = None) -> Problem:
+        """Return the problem as the network, or another model, sees it."""
+        finder = Finder(self.entities, self.n_clusters, self.rng, 0, None)
+        return finder.problem(model or self.frozen)
 
     def _descend(self) -> None:
         """Move all replicas down the network's free energy at the present beta."""
         self._freeze()
         last = self.stage >= len(self.betas) - 1 or self.recipe.center_rate is not None
-        problem, moved = self._moving_problem(), []
+        whole, moved = self._believed(), []
+        thinned = thin(whole, canonical_order(whole), MOVED_BY)
+        problem = thinned if self.recipe.center_rate is None else whole  # as published
         for Y in self.replicas:
             shake = 0.0 * Y if last else 1e-3 * self.scale * self.rng.standard_normal(Y.shape)
             moved.append(self._moved(problem, Y, 2 * self._spread(), shake))
         self.replicas = np.stack(moved)
         self.place(min(self.replicas, key=problem.distortion))
-
-    def _moving_problem(self) -> Problem:
-        """Return the problem of the entities by which centres are moved."""
-        whole = self._believed()
-        if self.recipe.center_rate is not None:
-            return whole  # as published
-        return thin(whole, canonical_order(whole), MOVED_BY)
 
     def _moved(
         self, problem: Problem, Y: FloatArray, reach: float, shake: FloatArray

@@ -6,6 +6,7 @@ import copy
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,9 +23,12 @@ from volition.io.serialization import constructed, registered
 from volition.learning.networks.network import LEAST, ADENetwork
 from volition.learning.networks.tilt import Tilt
 from volition.learning.networks.units import Units
+from volition.populations.answers import IntArray
 
 #: quantile of distances between places that were asked about, within which others are as known
 USUAL = 0.9
+#: what prescriptions cost that are not in a plan, in the network's units
+NEVER = 1e6
 
 
 @dataclass
@@ -158,6 +162,43 @@ class NetworkAutonomy(Autonomy):
 
     def __repr__(self) -> str:
         return f"NetworkAutonomy(head={self.network.head!r})"
+
+
+class PlannedAutonomy(Autonomy):
+    """Expected costs of a plan: whatever is not prescribed costs too much.
+
+    A model is wrong here and there, and the least of several costs is often one that is wrong. The
+    cost of a plan whose prescriptions stand has no such bias.
+
+    Parameters
+    ----------
+    model : NetworkAutonomy
+        Of expected costs.
+    labels : array of shape (n,)
+        What is prescribed to each entity.
+    """
+
+    depends_on_centers = True
+    by_entity = True
+    interchangeable = False
+
+    def __init__(self, model: NetworkAutonomy, labels: IntArray) -> None:
+        self.model, self.labels = model, labels
+        self.numbers_per_pair = model.numbers_per_pair
+
+    def transition(self, chunk: Chunk, Y: Tensor, cost: Cost) -> Transition:
+        known = self.model.transition(chunk, Y, cost)
+        assert isinstance(known, CostTransition)
+        planned = torch.as_tensor(self.labels[chunk.rows], device=Y.device)
+        others = torch.arange(len(Y), device=Y.device) != planned[:, None]
+        # Not infinite: nothing times infinity would not be nothing.
+        return CostTransition(known.E + NEVER * self.model.units.cost * others)
+
+    def subset(self, index: np.ndarray) -> PlannedAutonomy:
+        return PlannedAutonomy(self.model, self.labels[index])
+
+    def scaled(self, t: float) -> PlannedAutonomy:
+        return PlannedAutonomy(self.model.scaled(t), self.labels)
 
 
 class CautiousAutonomy(NetworkAutonomy):
