@@ -103,8 +103,9 @@ class ByDistances(Autonomy):
         known: Any = self.network.transition(chunk, Y, cost)
         return CostTransition(known.E + self.weights[:, 0] + chunk.D @ self.weights[:, 1:].T)
 
-    def scaled(self, t: float) -> Autonomy:
-        raise NotImplementedError
+    def with_overrides_scaled(self, share: float) -> Autonomy:
+        network = self.network.with_overrides_scaled(share)
+        return ByDistances(network, share * self.weights)
 
 
 def by_distances(strategy: AnnealedStrategy, replay: Replay) -> Any:

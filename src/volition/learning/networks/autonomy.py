@@ -197,8 +197,8 @@ class PlannedAutonomy(Autonomy):
     def subset(self, index: np.ndarray) -> PlannedAutonomy:
         return PlannedAutonomy(self.model, self.labels[index])
 
-    def scaled(self, t: float) -> PlannedAutonomy:
-        return PlannedAutonomy(self.model.scaled(t), self.labels)
+    def with_overrides_scaled(self, share: float) -> PlannedAutonomy:
+        return PlannedAutonomy(self.model.with_overrides_scaled(share), self.labels)
 
 
 class CautiousAutonomy(NetworkAutonomy):
