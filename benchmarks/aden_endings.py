@@ -48,7 +48,7 @@ PLAIN = Recipe(head="costs", refinements=0)
 
 def run(study: Study, people: Any) -> None:
     """Ask and learn until the strategy has enough."""
-    while study.strategy.enough() is None:
+    while study.strategy.reason_to_stop() is None:
         asked = study.ask()
         study.tell(asked, people.respond(asked.entities, asked.prescribed, asked.centers))
         study.learn()

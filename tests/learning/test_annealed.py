@@ -266,11 +266,11 @@ def test_refinements_correct_the_slope_that_the_network_does_not_see(X):
     study.strategy.budget = 30_000
     while study.strategy.phase is Phase.ANNEAL:
         answered(study, people)
-    assert study.strategy.enough() is None
+    assert study.strategy.reason_to_stop() is None
     before, people.slope = study.strategy.centers, 0.5
-    while study.strategy.enough() is None:
+    while study.strategy.reason_to_stop() is None:
         asked, _ = answered(study, people)
-        if study.strategy.enough() is None:
+        if study.strategy.reason_to_stop() is None:
             mine = study.strategy.labels[asked.entities]
             assert (asked.prescribed == mine).mean() > 0.9  # what the plan costs
     strategy = study.strategy
@@ -291,4 +291,4 @@ def test_the_published_recipe_is_not_refined(X):
     answered(study, SimulatedPopulation(X, TRUTH, reveal="cost", random_state=0))
     assert study.strategy.phase is Phase.SETTLE
     assert study.strategy.tilt is None
-    assert study.strategy.enough() == "beta_max=10 reached"
+    assert study.strategy.reason_to_stop() == "beta_max=10 reached"
