@@ -1,4 +1,8 @@
-"""Streams of answers as learners get them: layouts in stages, and behaviour that may change."""
+"""Streams of answers as learners get them: layouts in stages, and behaviour that may change.
+
+`stream` asks as `ChoiceClustering` and `ADENClustering` do, without their cost of learning.
+`People` answer whoever asks.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ import numpy as np
 from behaviours import make_town, squared, stay_or_go
 from sklearn.cluster import KMeans
 
-from volition.learning.drift import WatchedAnswers
+from volition import Response
 
 Array = np.ndarray
 #: answers about one set of centres
@@ -120,6 +124,13 @@ def shunned(first: Callable[[Place], Law], centre: int, share: float) -> Callabl
     return make
 
 
+def own_table(place: Place) -> Law:
+    """Every entity has a table of its own, which does not depend on the centres."""
+    K, rng = place.K, np.random.default_rng([place.seed, 9])
+    p = rng.dirichlet(np.ones(K), (len(place.X), K))
+    return lambda Y: p
+
+
 def half(first: Callable[[Place], Law], second: Callable[[Place], Law]) -> Callable[[Place], Law]:
     """Return a behaviour in which every other entity does the second."""
 
@@ -137,8 +148,8 @@ def half(first: Callable[[Place], Law], second: Callable[[Place], Law]) -> Calla
 class Asking:
     """Layouts and prescriptions of a learner that knows how entities behave from stage 1 on."""
 
-    def __init__(self, place: Place, rng: np.random.Generator, knowing: bool = False) -> None:
-        self.place, self.rng, self.knowing = place, rng, knowing
+    def __init__(self, place: Place, rng: np.random.Generator) -> None:
+        self.place, self.rng = place, rng
         self.left, self.asked = np.zeros((2, len(place.X)))
         X, self.range = place.X, float(np.ptp(place.X, axis=0).max())
         self.bests = []
@@ -163,7 +174,7 @@ class Asking:
             return best
         return best + 0.1 * self.range * rng.random() * rng.standard_normal(best.shape)
 
-    def prescribe(self, t: int, i: Array, D: Array, p: Array) -> Array:
+    def prescribe(self, t: int, i: Array, D: Array) -> Array:
         """Return what is told: anything first, then mostly the best."""
         m, K = len(i), self.place.K
         blind = self.rng.integers(0, K, m)
@@ -175,39 +186,76 @@ class Asking:
         others = weight.sum(1, keepdims=True) - weight + 1e-12
         away = ((weight * D).sum(1, keepdims=True) - weight * D) / others
         best = ((1 - left)[:, None] * D + left[:, None] * away).argmin(1)
-        if self.knowing:
-            best = np.einsum("ijk,ik->ij", p[i], D).argmin(1)
         return np.where(self.rng.random(m) < BLIND, blind, best)
 
 
-def stream(
-    place: Place, laws: list[tuple[int, Law]], n: int, seed: int, knowing: bool = False
-) -> Iterator[WatchedAnswers]:
+class Told(NamedTuple):
+    """Answers about one layout."""
+
+    entities: Array
+    prescribed: Array
+    realized: Array
+    centers: Array
+    #: p of each answer, by all laws
+    p: list[Array]
+
+
+def drawn(p: Array, rng: np.random.Generator) -> Array:
+    """Return a column of each row, drawn by its probabilities."""
+    total = np.cumsum(p, axis=1)
+    k: Array = (total <= rng.random(len(p))[:, None] * total[:, -1:]).sum(1)
+    return k.clip(max=p.shape[1] - 1)
+
+
+def stream(place: Place, laws: list[tuple[int, Law]], n: int, seed: int) -> Iterator[Told]:
     """Yield answers layout by layout; ``laws`` hold from given moments on."""
     rng = np.random.default_rng([seed, 77])
-    asking = Asking(place, rng, knowing)
-    first = laws[0][1]
+    asking = Asking(place, rng)
     for t in range(0, n, PER_LAYOUT):
         Y = asking.layout(t)
         i = rng.integers(0, len(place.X), PER_LAYOUT)
-        D = squared(place.X[i], Y)
-        believed = first(Y)
-        j = asking.prescribe(t, i, D, believed)
-        now = t + np.arange(PER_LAYOUT)
-        p = believed[i, j]
-        for begin, law in laws[1:]:
-            later = now >= begin
-            if later.any():
-                p = np.where(later[:, None], law(Y)[i, j], p)
-        total = np.cumsum(p, axis=1)
-        k = (total <= rng.random(len(i))[:, None] * total[:, -1:]).sum(1).clip(max=place.K - 1)
+        j = asking.prescribe(t, i, squared(place.X[i], Y))
+        each = [law(Y)[i, j] for _, law in laws]
+        p, now = each[0], t + np.arange(PER_LAYOUT)
+        for (begin, _), other in zip(laws[1:], each[1:], strict=True):
+            p = np.where((now >= begin)[:, None], other, p)
+        k = drawn(p, rng)
         np.add.at(asking.left, i, k != j)
         np.add.at(asking.asked, i, 1)
-        apart = squared(Y, Y)[j]
-        rows = np.arange(len(i))
-        yield WatchedAnswers(
-            i, j, D / place.unit, apart / place.unit, Y, k, D[rows, k] / place.unit
-        )
+        yield Told(i, j, k, Y, each)
+
+
+class People:
+    """Entities that answer by a law, which changes at given moments."""
+
+    def __init__(
+        self, place: Place, laws: list[tuple[int, Law]], seed: int, tells: str = "choices"
+    ) -> None:
+        self.place, self.laws, self.tells = place, laws, tells
+        self.rng, self.n = np.random.default_rng([seed, 78]), 0
+
+    def respond(self, entities: Array, prescribed: Array, centers: Array) -> Response:
+        m, now = len(entities), self.n + np.arange(len(entities))
+        sets = np.broadcast_to(centers, (m, *centers.shape[-2:]))
+        begins = np.flatnonzero(np.append(True, (sets[1:] != sets[:-1]).any((1, 2))))
+        p = np.empty((m, self.place.K))
+        for lo, hi in zip(begins, [*begins[1:], m], strict=True):
+            for begin, law in self.laws:
+                rows = np.arange(lo, hi)[now[lo:hi] >= begin]
+                if len(rows):
+                    p[rows] = law(sets[lo])[entities[rows], prescribed[rows]]
+        self.n += m
+        k = drawn(p, self.rng)
+        cost = ((self.place.X[entities] - sets[np.arange(m), k]) ** 2).sum(1)
+        if self.tells == "minutes":
+            cost = minutes(cost, self.rng)
+        return Response(k if self.tells == "choices" else None, cost)
+
+
+def minutes(cost: Array, rng: np.random.Generator) -> Array:
+    """Return travel minutes, measured: those of squared distances, and a tenth of noise."""
+    found: Array = 2 * np.sqrt(cost) * np.exp(0.1 * rng.standard_normal(len(cost)))
+    return found
 
 
 def difference(place: Place, a: Law, b: Law, seed: int = 0) -> float:
@@ -217,6 +265,6 @@ def difference(place: Place, a: Law, b: Law, seed: int = 0) -> float:
     for t in (0, 3000, 8000) * 20:
         Y = asking.layout(t)
         i = rng.integers(0, len(place.X), PER_LAYOUT)
-        j = asking.prescribe(t, i, squared(place.X[i], Y), a(Y))
+        j = asking.prescribe(t, i, squared(place.X[i], Y))
         found.append(0.5 * np.abs(a(Y)[i, j] - b(Y)[i, j]).sum(1).mean())
     return float(np.mean(found))

@@ -209,6 +209,16 @@ def test_a_change_is_drawn(learner):
     assert "how often" in figure.get_suptitle()
 
 
+def test_a_change_of_costs_alone_is_drawn(learner):
+    none = np.zeros((4, 4), dtype=int).tolist()
+    change = learner.changes_[0]._replace(
+        what="what entities pay", before=3.0, after=5.0, table_before=none, table_after=none
+    )
+    figure = plot_change(change)
+    assert [bar.get_height() for bar in figure.axes[0].patches] == [3.0, 5.0]
+    assert "what entities pay, 3.00 to 5.00" in figure.get_suptitle()
+
+
 def learned(X, **params):
     truth = DistanceAutonomy(0.3, temperature=0.01)
     people = SimulatedPopulation(X, truth, reveal="cost", random_state=0)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from volition import ChoiceClustering, LoggedPopulation, load_model, save_model
 from volition.core.costs import SquaredEuclidean
 from volition.io.records import LogOptions, read_records
-from volition.learning.monitor import Change
+from volition.learning.drift import Change
 from volition.plotting import plot_change, plot_relocation
 
 
@@ -299,7 +299,7 @@ def test_odd_columns(change, says):
 
 def test_pictures_carry_the_names():
     tables = [[90, 10], [10, 90]], [[30, 20], [20, 30]]
-    change = Change(5500, 5000, "how often entities obey", 0.9, 0.6, 1e-9, *tables)
+    change = Change(5500, 5000, "how often entities obey", 0.9, 0.6, 1e-9, *tables, 100)
     names = ["mall", "$x_{$"]
     figure = plot_change(change, center_names=names)
     assert [label.get_text() for label in figure.axes[2].get_xticklabels()] == names

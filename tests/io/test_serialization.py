@@ -45,10 +45,11 @@ from volition.io.serialization import (
     unflatten,
     write,
 )
+from volition.learning.drift import Change
 from volition.learning.layouts import Showing
 from volition.learning.ledger import Asked
 from volition.learning.memory import Memory
-from volition.learning.monitor import Change, Estimate
+from volition.learning.monitor import Estimate
 from volition.learning.networks import ADENetwork, NetworkAutonomy, NetworkSize, Units
 from volition.learning.networks.tilt import Tilt
 from volition.learning.probe import Assumption, Probe
@@ -195,7 +196,7 @@ OBJECTS = [
     PhaseTransition(1.0, 2, 3, None),
     Candidate("a", math.nan, 1, 2.0),
     ESTIMATE,
-    Change(1, 2, "what", 0.5, 0.25, 1e-9, [[1, 2]], [[3, 4]]),
+    Change(1, 2, "what", 0.5, 0.25, 1e-9, [[1, 2]], [[3, 4]], 7),
     Tried("learned", ESTIMATE, math.nan),
     Assumption(1, 2.0, 0.5),
     RobbinsMonro(0.8),

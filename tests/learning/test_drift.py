@@ -5,7 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from volition.learning.drift import DriftMonitor, Shift, WatchedAnswers
+from volition.core.costs import resolve_cost
+from volition.learning.drift import Change, DriftMonitor
+from volition.learning.entities import Entities
+from volition.learning.ledger import Asked
+from volition.learning.watched import WatchedAnswers
+from volition.learning.watching import Watch
 
 K = 4
 N = 150
@@ -38,13 +43,14 @@ class People:
             pull[:, shunned] -= 4.0
         pull[np.arange(m), j] = -np.inf
         k = np.where(leaves, (pull + rng.gumbel(size=pull.shape)).argmax(1), j)
-        cost = D[np.arange(m), k]
+        # Minutes that the metric does not know of.
+        cost = 7 * np.sqrt(D[np.arange(m), k]) * np.exp(0.1 * rng.standard_normal(m))
         return WatchedAnswers(i, j, D, apart[j], Y, k if reveal else None, cost)
 
 
 def watched(people, n, watch=None, start=0, **how):
     """Return the first change that is noticed, and after how many answers."""
-    watch = watch or DriftMonitor(K)
+    watch = watch or DriftMonitor(K, costs=not how.get("reveal", True))
     for t in range(start, start + n, 64):
         change = watch.add(people.answers(t, **how), (t + 64, t + 64))
         if change is not None:
@@ -72,15 +78,20 @@ def test_shares_do_change_where_behaviour_does_not():
 @pytest.mark.parametrize("moment", [1500, 2100, 5000])
 @pytest.mark.parametrize("reveal", [False, True])
 def test_more_overrides_are_noticed(moment, reveal):
-    people, watch = People(2), DriftMonitor(K)
+    people, watch = People(2), DriftMonitor(K, costs=not reveal)
     assert watched(people, moment, watch, reveal=reveal)[0] is None
     change, after = watched(people, 2000, watch, moment, kappa=0.45, reveal=reveal)
-    assert isinstance(change, Shift)
-    assert after <= 1000
+    assert isinstance(change, Change)
+    assert after <= (1000 if reveal else 2000)
+    assert 256 <= change.n_after + 64 <= 2048 + 64
+    assert change.p_value < 1e-5
     if reveal:
         assert "obey" in change.what
         assert change.after - change.before < -0.1
-    assert change.statistic > watch.limit
+        assert np.sum(change.table_after) == change.n_after
+    else:
+        assert "pay" in change.what
+        assert change.after > change.before > 0
 
 
 @pytest.mark.parametrize("how", [{"near": True}, {"shunned": 2}])
@@ -110,7 +121,7 @@ def test_few_rare_answers_are_no_change():
 
 @pytest.mark.parametrize("reveal", [False, True])
 def test_a_saved_monitor_goes_on_as_if_nothing_had_happened(reveal):
-    people, watch = People(6), DriftMonitor(K)
+    people, watch = People(6), DriftMonitor(K, costs=not reveal)
     watched(people, 3000, watch, reveal=reveal)
     other = DriftMonitor.from_state(watch.state())
     for t in range(3000, 6000, 64):
@@ -118,23 +129,18 @@ def test_a_saved_monitor_goes_on_as_if_nothing_had_happened(reveal):
         watch.add(answers)
         other.add(answers)
         assert watch.statistic == other.statistic
-    assert all(isinstance(v, int | float | np.ndarray) for v in watch.state().values())
 
 
-def test_how_answers_are_cut_into_batches_does_not_matter():
-    people = People(7)
-    parts = [people.answers(t) for t in range(0, 2560, 64)]
+def test_a_change_within_a_large_batch_is_noticed_at_its_end():
+    people, watch = People(7), DriftMonitor(K)
+    parts = [people.answers(t, kappa=0.1 if t < 5000 else 0.4) for t in range(0, 8192, 64)]
     names = ("entities", "prescribed", "costs", "apart", "realized", "cost")
     whole = WatchedAnswers(
         **{name: np.concatenate([getattr(a, name) for a in parts]) for name in names},
         centers=np.repeat([a.centers for a in parts], 64, axis=0),
     )
-    # Entities' pasts are read batch by batch: batches must be as long as looks are apart.
-    one, two = DriftMonitor(K), DriftMonitor(K)
-    one.add(whole)
-    for lo in range(0, 2560, 256):
-        two.add(whole.take(slice(lo, lo + 256)))
-    assert one.statistic == two.statistic > 0
+    assert watch.add(whole.take(slice(0, 4096))) is None
+    assert watch.add(whole.take(slice(4096, 8192))) is not None
 
 
 def test_centres_that_stand_and_then_move_are_no_change():
@@ -151,15 +157,83 @@ def test_centres_that_stand_and_then_move_are_no_change():
             assert watch.add(WatchedAnswers(i, j, D, apart[j], where, k)) is None
 
 
-def test_two_clusters_and_answers_that_say_more_later():
-    rng, watch = np.random.default_rng(9), DriftMonitor(2)
-    for t in range(3000):
-        Y = rng.random((2, 1))
-        j = rng.integers(0, 2, 5)
-        D, k = rng.random((5, 2)), np.where(rng.random(5) < 0.8, j, 1 - j)
-        seen = k if t > 200 else None
-        assert watch.add(WatchedAnswers(np.arange(5), j, D, D, Y, seen, D[np.arange(5), k])) is None
-    assert watch.n_answers == 5 * 2799
+class Told:
+    """Entities on a line who tell a watch choices, costs of the metric, or minutes."""
+
+    def __init__(self, seed, n_clusters=3):
+        self.rng, self.K = np.random.default_rng(seed), n_clusters
+        self.entities = Entities.of(self.rng.random((60, 1)), None, resolve_cost("sqeuclidean"))
+        self.watch = Watch(n_clusters, self.entities.problem().cost_scale)
+
+    def tell(self, n, kappa, tells):
+        """Return the change that is noticed within n answers."""
+        rng, K = self.rng, self.K
+        for t in range(0, n, 64):
+            Y, i, j = rng.random((K, 1)), rng.integers(0, 60, 64), rng.integers(0, K, 64)
+            k = np.where(rng.random(64) < kappa, (j + rng.integers(1, K, 64)) % K, j)
+            D = squared(self.entities.X[i], Y)[np.arange(64), k]
+            none = np.full(64, -1)
+            asked = Asked(none, i, j, np.ones(64), none, none, none)
+            sets = np.broadcast_to(Y, (64, K, 1))
+            told = {
+                "choices": (k, np.full(64, np.nan)),
+                "costs": (none, D),
+                "minutes": (none, 5 + np.sqrt(D)),
+                "both": (k, (2 if kappa < 0 else 1) * np.sqrt(D)),
+            }[tells]
+            change = self.watch.add(asked, *told, sets, self.entities, (t, t))
+            if change is not None:
+                return change
+        return None
+
+
+@pytest.mark.parametrize("n_clusters", [2, 3])
+@pytest.mark.parametrize(("tells", "what"), [("choices", "obey"), ("costs", "obey")])
+def test_costs_of_the_metric_are_read_as_choices(tells, what, n_clusters):
+    told = Told(9, n_clusters)
+    assert told.tell(2500, 0.1, tells) is None
+    assert told.watch.monitors[1].n_answers == 0
+    change = told.tell(2000, 0.5, tells)
+    assert what in change.what
+    assert change.after < change.before
+    # Nothing is compared with what came before it.
+    assert all(monitor.n_answers == 0 for monitor in told.watch.monitors)
+
+
+def test_costs_of_no_centre_are_compared_with_costs():
+    told = Told(10)
+    assert told.tell(2500, 0.1, "minutes") is None
+    assert told.watch.monitors[0].n_answers == 0
+    change = told.tell(2000, 0.6, "minutes")
+    assert "pay" in change.what
+    assert np.sum(change.table_after) == 0
+
+
+def test_ways_that_take_longer_are_noticed_though_choices_stay():
+    told = Told(11)
+    assert told.tell(2500, 0.0, "both") is None
+    change = told.tell(2000, -1.0, "both")  # all obey as before, and pay twice as much
+    assert "pay" in change.what
+    assert change.after > 1.3 * change.before
+
+
+def test_one_cluster_leaves_nothing_to_watch():
+    told = Told(12, 1)
+    assert told.watch.monitors == []
+    asked = Asked(*(np.zeros(1, dtype=np.int64),) * 7)
+    Y = np.zeros((1, 1, 1))
+    assert told.watch.add(asked, np.zeros(1), np.ones(1), Y, told.entities, (1, 1)) is None
+
+
+def test_a_saved_watch_goes_on():
+    told = Told(13)
+    told.tell(1500, 0.2, "choices")
+    other = Told(13)
+    other.watch.restore(told.watch.state())
+    for one in (told, other):
+        one.rng = np.random.default_rng(0)
+        one.tell(1500, 0.25, "choices")
+    assert told.watch.monitors[0].statistic == other.watch.monitors[0].statistic > 0
 
 
 @pytest.mark.parametrize(

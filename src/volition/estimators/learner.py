@@ -28,9 +28,10 @@ from volition.core.validation import FloatArray, check_centers, check_integer, c
 from volition.estimators.display import Summary, SummaryMixin, cost_in_words, cost_unit, summarize
 from volition.estimators.files import resume_learner, save_learner
 from volition.io.files import check_file
+from volition.learning.drift import Change
 from volition.learning.entities import Entities
 from volition.learning.fitting import Fit
-from volition.learning.monitor import Change, Estimate
+from volition.learning.monitor import Estimate
 from volition.learning.proposing import Proposal, propose
 from volition.learning.staged import StagedStrategy, choice_strategy
 from volition.learning.strategy import Stop, Strategy

@@ -36,7 +36,7 @@ class TabularClustering(Learner):
         With ``estimate="choices"`` a fit ends early once prescribing by what is known is believed
         to cost less than this share more than knowing all.
     exploration : float, default=0.1
-        Share of prescriptions that are drawn blindly. Changes of behaviour are noticed in these.
+        Share of prescriptions that are drawn blindly.
     forgetting : float, default=0.0
         Rate at which answers lose weight: after ``1 / forgetting`` further answers a weight has
         fallen to 1/e.

@@ -20,6 +20,7 @@ from volition.annealing.stability import first_beta
 from volition.core.autonomy import Autonomy
 from volition.core.problem import Problem
 from volition.core.validation import FloatArray
+from volition.learning.drift import Change
 from volition.learning.entities import Entities
 from volition.learning.layouts import WATCHED, Showing, within
 from volition.learning.memory import Memory
@@ -112,8 +113,7 @@ class AnnealedStrategy(Strategy):
         noise = recipe.spread or 0.05 * self.scale
         shape = (recipe.replicas, n_clusters, entities.n_features)
         self.replicas = mean + noise * rng.standard_normal(shape)
-        capacity = recipe.replay * recipe.n_layouts
-        self.replay = Replay(n_clusters, entities.n_features, recipe.n_samples, capacity)
+        self.replay = self._empty_replay()
         self._means = np.zeros((len(entities), n_clusters)) if recipe.ema > 0 else None
         self.phase = Phase.ANNEAL
         self.stage = self.told = self._turn = 0
@@ -130,6 +130,10 @@ class AnnealedStrategy(Strategy):
         self.trainer = self._new_trainer(network)
         self._freeze()
         self.relabel()
+
+    def _empty_replay(self) -> Replay:
+        recipe, (K, d) = self.recipe, self.centers.shape
+        return Replay(K, d, recipe.n_samples, recipe.replay * recipe.n_layouts)
 
     def _new_trainer(self, network: ADENetwork) -> Trainer:
         recipe, network = self.recipe, network.to(self.device).eval()
@@ -495,9 +499,11 @@ class AnnealedStrategy(Strategy):
     def metric_holds(self) -> bool:
         return False
 
-    @property
-    def watches_choices(self) -> bool:
-        return False
+    def changed(self, change: Change) -> None:
+        """Learn from new answers alone: the network is a start, old answers would mislead."""
+        self.replay = self._empty_replay()
+        if self._means is not None:
+            self._means = np.zeros_like(self._means)
 
     def finalize(self, thoroughly: bool) -> None:
         if self.told and self.finished is None and thoroughly:

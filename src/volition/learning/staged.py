@@ -7,31 +7,28 @@ on the model, which costs no answers. What the model is depends on what answers 
 
 from __future__ import annotations
 
-import copy
 import math
 import warnings
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
 from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import cdist
-from scipy.stats import norm
 
 from volition.choices import Choices
 from volition.core.autonomy import Autonomy, Chunk
 from volition.core.deadline import NEVER, Deadline
 from volition.core.problem import Problem
 from volition.core.validation import FloatArray
-from volition.learning.drift import DriftMonitor, Shift, WatchedAnswers
+from volition.learning.drift import Change
 from volition.learning.entities import Entities
 from volition.learning.layouts import Showing, next_layout
 from volition.learning.memory import Memory
 from volition.learning.models.response import ResponseModel, first_goal
 from volition.learning.models.service import FEWEST_LAYOUTS, ServiceModel
 from volition.learning.models.terms import TermsModel
-from volition.learning.monitor import Change
 from volition.learning.networks.network import ADENetwork
 from volition.learning.networks.recipe import PRESETS
 from volition.learning.policy import gibbs, prescribe
@@ -99,7 +96,6 @@ class StagedStrategy(Strategy):
         self.needs_realized = needs_realized
         self.showing = Showing()
         self.memory = Memory.empty(n_clusters, entities.n_features, self.cost_unit)
-        self.drift = DriftMonitor(n_clusters)
         self.beta = HARD / self.cost_unit
         self.stage, self.told = 0, 0
         self.region: FloatArray | None = None
@@ -196,41 +192,6 @@ class StagedStrategy(Strategy):
     def take(self, answers: Answers) -> None:
         self.memory = self.memory.added(answers, self.entities)
         self.told += len(answers)
-
-    def noticed(self, answers: Answers) -> Change | None:
-        """Compare answers with earlier ones to questions of the same kind.
-
-        Shares of clusters change while centres are tried out; how answers depend on questions does
-        not.
-        """
-        new = self.memory.latest(len(answers))
-        rows, K = new.certain, self.n_clusters
-        if K < 2 or len(rows) == 0:
-            return None
-        Y, j = new.layouts[new.layout[rows]], new.prescribed[rows]
-        x, y = torch.from_numpy(self.entities.X[new.entities[rows]]), torch.from_numpy(Y)
-        with torch.no_grad():
-            D = self.entities.cost.each(x, y).numpy()
-            apart = self.entities.cost.each(y[np.arange(len(j)), j], y).numpy()
-        used = new.candidates[rows].argmax(1)
-        watched = WatchedAnswers(
-            new.entities[rows], j, D / self.cost_unit, apart / self.cost_unit, Y, used
-        )
-        found = self.drift.add(watched, (self.tally.asked, self.tally.answered))
-        return None if found is None else self._described(found)
-
-    def _described(self, found: Shift) -> Change:
-        """Return a shift with the choices before and after it."""
-        late = self.memory.latest(found.n_after)
-        tables = []
-        for memory in (self.memory, late):
-            table, rows = np.zeros((self.n_clusters,) * 2, dtype=np.int64), memory.certain
-            np.add.at(table, (memory.prescribed[rows], memory.candidates[rows].argmax(1)), 1)
-            tables.append(table)
-        chance = min(1.0, 2 * float(norm.sf(found.statistic)))
-        before, after = (tables[0] - tables[1]).tolist(), tables[1].tolist()
-        when = found.n_interactions, found.n_answers
-        return Change(*when, found.what, found.before, found.after, chance, before, after)
 
     def learn(self, answers: Answers) -> None:
         if self.responses is not None and self.responses.from_log:
@@ -368,7 +329,7 @@ class StagedStrategy(Strategy):
 
     def changed(self, change: Change) -> None:
         """Begin again at the present centres: what was chosen before no longer tells."""
-        self.memory = self.memory.latest(int(np.sum(change.table_after)))
+        self.memory = self.memory.latest(change.n_after)
         self.stage, self.told, self.finished = 0, len(self.memory), None
         if self.responses is not None:
             self.responses = self.responses.copied()
@@ -424,22 +385,15 @@ class StagedStrategy(Strategy):
 
     # -- copies and files -------------------------------------------------------------------------
 
-    def copied(self) -> Self:
-        other = super().copied()
-        other.drift = copy.deepcopy(self.drift)
-        return other
-
     def state(self) -> dict[str, Any]:
         responses = self.responses
         return super().state() | {
-            "drift": self.drift.state(),
             "learns_costs": None if responses is None else responses.learns_costs,
             "responses": None if responses is None else responses.state(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         super().restore(state)
-        self.drift = DriftMonitor.from_state(state["drift"])
         if state["responses"] is not None:
             self.responses = self._new_model(state["learns_costs"])
             self.responses.restore(state["responses"], self.entities)

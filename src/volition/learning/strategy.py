@@ -16,9 +16,11 @@ from volition.core.kernels.blocks import threads_for
 from volition.core.problem import BLOCK_ROWS, Problem
 from volition.core.validation import FloatArray
 from volition.io.serialization import registered
+from volition.learning.drift import Change
 from volition.learning.entities import Entities
 from volition.learning.ledger import Asked
-from volition.learning.monitor import Change, Monitor
+from volition.learning.monitor import Monitor
+from volition.learning.watching import Watch
 from volition.populations.answers import IntArray
 
 #: rows that a model is asked about at a time
@@ -126,7 +128,7 @@ class Strategy(ABC):
     ) -> None:
         self.entities, self.n_clusters, self.exploration = entities, n_clusters, exploration
         self.rng = rng
-        self.monitor = Monitor(n_clusters)
+        self.monitor = Monitor()
         self.tally = Tally()
         self.budget: int | None = None
         self.begun_at = 0
@@ -134,6 +136,7 @@ class Strategy(ABC):
         self.finished: str | None = None
         base = entities.problem()
         self.scale, self.cost_unit = base.scale, base.cost_scale
+        self.watch = Watch(n_clusters, self.cost_unit)
         self.centers = np.repeat(base.mean_center().astype(np.float64), n_clusters, axis=0)
 
     # -- the plan ---------------------------------------------------------------------------------
@@ -230,18 +233,14 @@ class Strategy(ABC):
         """Keep answers, before anything is made of them."""
 
     def noticed(self, answers: Answers) -> Change | None:
-        """Return whether behaviour has changed, by blindly drawn prescriptions among answers."""
-        asked = answers.asked
-        blind = (asked.explored > 0) & (answers.realized >= 0)
-        if not self.watches_choices or not blind.any():
-            return None
-        when = self.tally.asked, self.tally.answered
-        return self.monitor.add_choices(asked.prescribed[blind], answers.realized[blind], when)
+        """Return whether behaviour has changed: answers are compared with those to like questions.
 
-    @property
-    def watches_choices(self) -> bool:
-        """Whether a change in the shares of realised clusters is a change of behaviour."""
-        return True
+        Shares of clusters change while centres move and prescriptions get better; how answers
+        depend on questions does not.
+        """
+        when = self.tally.asked, self.tally.answered
+        told = answers.asked, answers.realized, answers.cost, answers.sets
+        return self.watch.add(*told, self.entities, when)
 
     def changed(self, change: Change) -> None:
         """Act on a change of behaviour."""
@@ -300,7 +299,7 @@ class Strategy(ABC):
     def copied(self) -> Self:
         """Return a copy on which `learn` can work while this one stays as it is."""
         other = copy.copy(self)
-        other.monitor = self.monitor.copied()
+        other.monitor, other.watch = self.monitor.copied(), self.watch.copied()
         return other
 
     def undo(self) -> None:
@@ -310,10 +309,11 @@ class Strategy(ABC):
         """Return all that a file needs to go on from here: plain values and arrays, nested."""
         # Questions that are asked later must not change it.
         kept = {name: copy.copy(getattr(self, name)) for name in self.saved}
-        return kept | {"monitor": self.monitor.state()}
+        return kept | {"monitor": self.monitor.state(), "watch": self.watch.state()}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go back to a saved `state`."""
         for name in self.saved:
             setattr(self, name, state[name])
         self.monitor.restore(state["monitor"])
+        self.watch.restore(state["watch"])

@@ -17,9 +17,10 @@ import numpy as np
 
 from volition.core.validation import FloatArray, check_integer
 from volition.io.serialization import registered
+from volition.learning.drift import Change
 from volition.learning.entities import Entities
 from volition.learning.ledger import Asked, Ledger
-from volition.learning.monitor import Change, Estimate
+from volition.learning.monitor import Estimate
 from volition.learning.strategy import Answers, Strategy, Tally
 from volition.learning.trial import Plan, TrialResult, contradicts
 from volition.populations.answers import IntArray, Prescriptions, Response, check_range
@@ -32,6 +33,8 @@ SAVED = (
     "inbox", "strangers", "version", "shown", "tally", "history", "changes", "trial", "finalized",
     "assumption",
 )  # fmt: skip
+#: share of entities that come or go at once, beyond which what they do is no longer comparable
+MANY = 0.1
 
 
 @registered
@@ -402,19 +405,21 @@ class Study:
             more = self.entities.added(X, sample_weight, covariates)
             strategy = self.strategy.copied()
             strategy.admit(more, first)
-            self._go_on_with(strategy)
+            self._go_on_with(strategy, len(more) - first)
             return np.arange(first, len(more))
 
     def remove_entities(self, entities: Any) -> None:
         """Let entities go: they are not asked again and no longer count."""
         with self._learning, self._lock:
             strategy = self.strategy.copied()
-            strategy.dismiss(self.entities.without(entities))
-            self._go_on_with(strategy)
+            fewer = self.entities.without(entities)
+            strategy.dismiss(fewer)
+            self._go_on_with(strategy, len(self.entities.here) - len(fewer.here))
 
-    def _go_on_with(self, strategy: Strategy) -> None:
-        """Go on with other entities: what choices were like before says nothing of theirs."""
-        strategy.monitor.forget_choices()
+    def _go_on_with(self, strategy: Strategy, n: int) -> None:
+        """Go on with n other entities; if they are many, nothing is compared with what was."""
+        if n > MANY * len(strategy.entities.here):
+            strategy.watch.forget()
         vars(self).update(strategy=strategy, trial=TrialResult())
 
     def hold(self, centers: FloatArray) -> None:

@@ -22,10 +22,10 @@ from volition.annealing.stability import first_beta
 from volition.core.autonomy import Autonomy, RowAutonomy
 from volition.core.problem import Problem
 from volition.core.validation import FloatArray
+from volition.learning.drift import Change
 from volition.learning.entities import Entities
 from volition.learning.models.cost_table import CostTable, RobbinsMonro
 from volition.learning.models.counts import Counts
-from volition.learning.monitor import Change
 from volition.learning.policy import prescribe
 from volition.learning.probe import EACH, Assumption, Probe
 from volition.learning.strategy import Answers, Questions, Stop, Strategy
@@ -138,11 +138,6 @@ class TableStrategy(Strategy):
 
     def as_now(self, centers: FloatArray) -> bool:
         return True  # costs are worked out for the centres as they stand
-
-    @property
-    def watches_choices(self) -> bool:
-        # At several placements in turn, shares say nothing of changes in time.
-        return self.probe is None or self.assumption is not None
 
     def successor(self) -> Strategy | None:
         if self.assumption is None or not self.assumption.failed:

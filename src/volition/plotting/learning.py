@@ -9,7 +9,7 @@ import numpy as np
 from volition.core.messages import cut
 from volition.core.validation import FloatArray
 from volition.estimators import Learner
-from volition.learning.monitor import Change
+from volition.learning.drift import Change
 from volition.plotting.phase import BLUE, GREY, ORANGE
 
 #: points of a line below which each is marked
@@ -152,6 +152,8 @@ def plot_costs(estimated: Any, true: Any, *, ax: Any = None) -> Any:
 def plot_change(change: Change, *, center_names: Any = None) -> Any:
     """Draw what shows that behaviour changed: where entities went before, and where they go now.
 
+    Where only costs were told, it is what was expected and what was paid.
+
     Parameters
     ----------
     change : Change
@@ -167,15 +169,27 @@ def plot_change(change: Change, *, center_names: Any = None) -> Any:
     --------
     >>> import matplotlib
     >>> matplotlib.use("Agg")
-    >>> from volition.learning.monitor import Change
+    >>> from volition.learning.drift import Change
     >>> from volition.plotting import plot_change
     >>> tables = [[90, 10], [10, 90]], [[30, 20], [20, 30]]
-    >>> figure = plot_change(Change(5500, 5000, "how often entities obey", 0.9, 0.6, 1e-9, *tables))
+    >>> change = Change(5500, 5000, "how often entities obey", 0.9, 0.6, 1e-9, *tables, 100)
+    >>> figure = plot_change(change)
     >>> len(figure.axes)
     4
     """
     from matplotlib import pyplot as plt
 
+    title = (
+        f"Noticed at interaction {change.n_interactions}: {change.what}, {change.before:.2f} to "
+        f"{change.after:.2f} (p = {change.p_value:.1g})"
+    )
+    if not np.any(change.table_after):  # only costs were told
+        figure, ax = plt.subplots(figsize=(5.5, 3.9), layout="constrained")
+        both = ("expected", f"the last {change.n_after} answers")
+        ax.bar(both, (change.before, change.after), color=(BLUE, ORANGE))
+        ax.set_ylabel("cost")
+        figure.suptitle(title, wrap=True)
+        return figure
     figure, axes = plt.subplots(1, 3, figsize=(10.5, 3.9), layout="constrained")
     tables = [np.array(t, dtype=float) for t in (change.table_before, change.table_after)]
     K = len(tables[0])
@@ -186,7 +200,7 @@ def plot_change(change: Change, *, center_names: Any = None) -> Any:
             for j, k in np.ndindex(K, K):
                 ax.text(k, j, f"{share[j, k]:.2f}", ha="center", va="center", fontsize=8,
                         color="white" if share[j, k] > 0.6 else "black")  # fmt: skip
-        ax.set(xlabel="realised cluster", title=f"{name}: {int(table.sum())} blind answers")
+        ax.set(xlabel="realised cluster", title=f"{name}: {int(table.sum())} answers")
         ax.set(xticks=range(K), yticks=range(K))
     axes[0].set_ylabel("prescribed cluster")
     figure.colorbar(image, ax=axes[:2], label="share of answers", shrink=0.8)
@@ -208,8 +222,5 @@ def plot_change(change: Change, *, center_names: Any = None) -> Any:
         for ax in axes[:2]:
             ax.set_yticks(place, names, parse_math=False)
     axes[2].legend(frameon=False, ncols=2, loc="upper center")
-    figure.suptitle(
-        f"Noticed at interaction {change.n_interactions}: {change.what}, {change.before:.2f} to "
-        f"{change.after:.2f} (p = {change.p_value:.1g})"
-    )
+    figure.suptitle(title)
     return figure
