@@ -245,10 +245,9 @@ class ChoiceClustering(Learner):
         """Learn from choices that were recorded, and recommend a plan.
 
         The centres move only if the log does not contradict the fitted model, and if the plan
-        clearly saves and does not rest on costs that the log has hardly seen. Otherwise
-        ``cluster_centers_`` are today's, with the prescriptions that were seen to save in the log,
-        if any; ``decision_`` says which plan it is and why. What the model would do without these
-        doubts is the option "moved centres" of `compare_plans`.
+        clearly saves and does not rest on costs that the log has hardly seen. Otherwise they are
+        today's, with the prescriptions that were seen to save, if any. ``decision_`` says which
+        plan it is and why; `compare_plans` also shows the plan without these doubts.
 
         Parameters
         ----------
@@ -277,20 +276,13 @@ class ChoiceClustering(Learner):
         Warns
         -----
         DataWarning
-            Where rows are left out, where rows repeat earlier ones, and where nothing shows whether
-            clusters are numbered from 0 or from 1.
+            What is odd about the rows: some left out, some repeated, numbering unclear.
         UnreliableWarning
-            Where a log tells less than it seems to: few choices, no overrides, no variety; and what
-            to doubt about the plan.
+            Where a log tells less than it seems to, and what to doubt about the plan.
         """
         self.start(X, sample_weight, covariates)
         study, entities = self._study, self._study.entities
-        layouts = _sets_of_centers(centers, entities.n_features)
-        if layouts.shape[1] != self.n_clusters:
-            raise ValueError(
-                f"n_clusters={self.n_clusters}, but the log was recorded with "
-                f"{layouts.shape[1]} centres."
-            )
+        layouts = _sets_of_centers(centers, entities.n_features, self.n_clusters)
         check_scalar(tolerance, "tolerance", 0)
         check_time_budget(time_budget)
         deadline = Deadline.after(time_budget)
@@ -402,11 +394,16 @@ def _checked_region(region: Any, entities: Entities, layouts: FloatArray) -> Flo
     return ends
 
 
-def _sets_of_centers(centers: Any, n_features: int) -> FloatArray:
+def _sets_of_centers(centers: Any, n_features: int, n_clusters: int) -> FloatArray:
     Y = np.asarray(centers, dtype=np.float64)
     if Y.ndim not in (2, 3):
         raise ValueError(f"centers must have shape (K, d) or (L, K, d), got {Y.shape}.")
     Y = Y[None] if Y.ndim == 2 else Y
     if 0 in Y.shape:
         raise ValueError(f"centers must hold at least one centre, got shape {Y.shape}.")
-    return np.stack([check_centers(one, n_features) for one in Y])
+    found = np.stack([check_centers(one, n_features) for one in Y])
+    if found.shape[1] != n_clusters:
+        raise ValueError(
+            f"n_clusters={n_clusters}, but the log was recorded with {found.shape[1]} centres."
+        )
+    return found
