@@ -800,8 +800,7 @@ def test_a_network_of_no_use_is_not_tried_at_every_stage(monkeypatch):
     model = "volition.learning.models.terms"
     monkeypatch.setattr(f"{model}.fit_choices", lambda *given, **named: fit)
     monkeypatch.setattr(f"{model}.fit_choice_network", fit_choice_network)
-    monkeypatch.setattr(f"{model}.TermsModel.search", lambda self, finder: X[:4].copy())
-    monkeypatch.setattr(StagedStrategy, "_move_to", StagedStrategy.place)
+    monkeypatch.setattr(StagedStrategy, "_search", lambda self, *given: self.place(X[:4].copy()))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # centres that nobody searched for cost more than k-means
         ChoiceClustering(4, tol=0, n_interactions=30_000, random_state=0).fit(X, population=people)

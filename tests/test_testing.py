@@ -69,7 +69,7 @@ MODELS = {
     ),
 }
 #: kinds that are parts of others, or of a search
-NOT_ALONE = {"StayOrLeave", "CostLogits", "CautiousAutonomy"}
+NOT_ALONE = {"StayOrLeave", "CostLogits", "CautiousAutonomy", "PlannedAutonomy"}
 LEARNERS = {
     "counts": TabularClustering(K),
     "table of costs": TabularClustering(K, estimate="costs"),
@@ -100,7 +100,7 @@ def test_no_autonomy_is_left_out():
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"reveal": "cost"}, {"loss": 0.5}, {"changes": {30: Passive()}}],
+    [{}, {"reveal": "cost"}, {"missing": 0.5}, {"changes": {30: Passive()}}],
     ids=lambda options: next(iter(options), "plain"),
 )
 def test_every_population_answers_well(options):
