@@ -8,7 +8,7 @@ PyTorch needs six passes over an (n, K) matrix of exponents. Here a tile of it i
 a policy and summed up while it is in cache. Tiles are laid out (K, rows): vectors run along the
 rows, whatever K and d are. Vectors are a type of their own: three of them by four clusters are
 twelve running sums, which with their operands fill the sixteen registers of AVX2.
-`tests/test_problem.py` compares every pass with PyTorch.
+`tests/core/test_problem.py` compares every pass with PyTorch.
 """
 
 from __future__ import annotations

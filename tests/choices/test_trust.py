@@ -43,7 +43,7 @@ from volition.learning.trial import (
     reserve,
 )
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 from behaviours import make_log, make_town, squared, today_of
 
 X = load_four_groups().data
