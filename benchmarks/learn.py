@@ -32,8 +32,7 @@ from volition.core.costs import resolve_cost
 from volition.core.problem import Problem
 from volition.datasets import load_four_groups
 from volition.learning.entities import Entities
-from volition.learning.trial import drawn_twice
-from volition.learning.trial import estimate as estimate_cost
+from volition.learning.trial import drawn_twice, mean_cost
 
 X = load_four_groups().data
 N, K = len(X), 4
@@ -403,7 +402,7 @@ def trials(kind: str, n: int, seed: int, uneven: bool) -> list[bool]:
     for _ in range(60):
         who, again = drawn_twice(entities.draw(667, rng), shares)
         paid = D[who, draw(p[who], rng)]
-        seen, _ = estimate_cost(paid, obeying[who], float(shares @ obeying), who, shares, again)
+        seen, _ = mean_cost(paid, obeying[who], float(shares @ obeying), who, shares, again)
         hits.append(bool(seen.low <= true <= seen.high))
     return hits
 
