@@ -262,7 +262,7 @@ class ChoiceClustering(Learner):
         sample_weight, covariates : array, optional
             As in `start`.
         region : array of shape (2, d), optional
-            Lowest and highest coordinates of centres. Default: those of entities and logged centres.
+            Lowest and highest coordinates of centres. Default: those in X and of logged centres.
         entity_ids, center_names, numbered_from, skip_unknown, tolerance, lines : optional
             How to read the log: see `LoggedPopulation`.
         unanswered : int, default=0
