@@ -39,10 +39,10 @@ from drift_streams import (
 
 from volition import ADENClustering, ChoiceClustering, TabularClustering
 from volition.core.costs import resolve_cost
-from volition.learning.drift import LIMIT, Change
+from volition.learning.drift.detector import LIMIT, Change
+from volition.learning.drift.watch import Watch
 from volition.learning.entities import Entities
 from volition.learning.ledger import Asked
-from volition.learning.watching import Watch
 
 #: kinds of behaviour that stay as they are
 KINDS = {

@@ -16,7 +16,7 @@ from volition.choices.logit import (
     fit_logit,
     robust_covariance,
 )
-from volition.choices.modelled import modelled_cost
+from volition.choices.modelled_costs import modelled_cost
 from volition.core.costs import SquaredEuclidean
 from volition.core.problem import Problem
 from volition.datasets import load_four_groups

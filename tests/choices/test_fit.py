@@ -45,9 +45,9 @@ from volition.choices import (
 from volition.choices.coding import make_coding
 from volition.choices.data import make_basis, make_decisions, make_scene
 from volition.choices.logit import Decisions, fit_logit, log_likelihoods, scores
-from volition.choices.modelled import modelled_cost
+from volition.choices.modelled_costs import modelled_cost
 from volition.choices.ranked import RankedTransition, ranks
-from volition.choices.seen import expected_costs, propensities, seen_cost
+from volition.choices.seen_costs import expected_costs, propensities, seen_cost
 from volition.choices.selection import add_terms
 from volition.choices.terms import KNOTS
 from volition.choices.terms import TERMS as KINDS

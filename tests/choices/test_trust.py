@@ -22,8 +22,8 @@ from volition import (
 )
 from volition.choices import Choices, Log, PlanName, compare_plans, fit_choices
 from volition.choices.checks import check_model, dependence, lack_of_fit
-from volition.choices.modelled import liked_by_place, modelled_cost
-from volition.choices.seen import (
+from volition.choices.modelled_costs import liked_by_place, modelled_cost
+from volition.choices.seen_costs import (
     ExpectedCosts,
     expected_costs,
     fixed_prescriptions,

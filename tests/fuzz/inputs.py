@@ -41,7 +41,7 @@ from volition import (
     save_model,
 )
 from volition.estimators import Learner
-from volition.io.files import checksum
+from volition.io.checked_files import checksum
 from volition.io.results import plain_text
 from volition.io.tables import read_table
 from volition.learning.networks import ADENetwork, NetworkSize, load_network, save_network

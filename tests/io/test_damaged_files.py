@@ -23,7 +23,7 @@ from volition import (
     save_autonomy,
     save_model,
 )
-from volition.io.files import checksum, sweep, temporary_prefix
+from volition.io.checked_files import checksum, sweep, temporary_prefix
 from volition.learning.networks import ADENetwork, NetworkSize, load_network, save_network
 
 X = np.array([[0.0, 0.0], [1.0, 0.5], [8.0, 9.0], [9.0, 8.5], [0.5, 1.0]])
@@ -278,7 +278,7 @@ def test_a_full_disk_is_one_sentence_and_the_old_file_stays(tmp_path, monkeypatc
             stream.write(b"half")
         raise error
 
-    monkeypatch.setattr("volition.io.files.save_file", fail)
+    monkeypatch.setattr("volition.io.checked_files.save_file", fail)
     with pytest.raises(OSError) as caught:
         save(path)
     assert str(caught.value) == f"{path} cannot be written: No space left on device."
@@ -289,7 +289,7 @@ def test_a_full_disk_is_one_sentence_and_the_old_file_stays(tmp_path, monkeypatc
 LIMITED = """
 import resource, signal, sys
 import numpy as np
-from volition.io.files import write_file
+from volition.io.checked_files import write_file
 from pathlib import Path
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
@@ -317,7 +317,11 @@ def test_a_file_system_that_really_refuses(tmp_path):
 
 def test_what_dead_processes_left_is_swept_and_nothing_else(tmp_path):
     done = subprocess.run(
-        [sys.executable, "-c", "import volition.io.files as s; print(s.temporary_prefix())"],
+        [
+            sys.executable,
+            "-c",
+            "import volition.io.checked_files as s; print(s.temporary_prefix())",
+        ],
         capture_output=True,
         text=True,
         check=True,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from volition import ChoiceClustering, LoggedPopulation, load_model, save_model
 from volition.core.costs import SquaredEuclidean
 from volition.io.records import LogOptions, read_records
-from volition.learning.drift import Change
+from volition.learning.drift.detector import Change
 from volition.plotting import plot_change, plot_relocation
 
 

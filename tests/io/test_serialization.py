@@ -29,10 +29,10 @@ from volition.choices import Basis, Check, ChoiceFit, Trial
 from volition.choices.coding import Coding
 from volition.choices.decision import Decision
 from volition.choices.fit import Part
-from volition.choices.seen import ExpectedCosts
+from volition.choices.seen_costs import ExpectedCosts
 from volition.core.autonomy import Autonomy, CallableAutonomy, RowAutonomy
 from volition.core.costs import Haversine, SquaredEuclidean
-from volition.io.files import checksum, reading
+from volition.io.checked_files import checksum, reading
 from volition.io.serialization import (
     FUNCTION,
     decode,
@@ -45,7 +45,7 @@ from volition.io.serialization import (
     unflatten,
     write,
 )
-from volition.learning.drift import Change
+from volition.learning.drift.detector import Change
 from volition.learning.layouts import Showing
 from volition.learning.ledger import Asked
 from volition.learning.memory import Memory

@@ -15,9 +15,9 @@ from volition.choices.fit import (
 from volition.choices.model import ChoiceAutonomy
 from volition.choices.off_policy import Diagnostics, OffPolicyEstimate, estimate_off_policy
 from volition.choices.overrides import OverrideRates, Rate, override_rates
-from volition.choices.plans import Evidence, PlanCost, PlanName, compare_plans
+from volition.choices.plan_costs import Evidence, PlanCost, PlanName, compare_plans
 from volition.choices.report import CalibrationBin, Parameter, calibration, coefficients, parameters
-from volition.choices.seen import Log
+from volition.choices.seen_costs import Log
 from volition.choices.selection import Trial
 from volition.choices.statistics import Interval
 from volition.choices.terms import AWAY, STAY, Basis

@@ -20,7 +20,7 @@ from sklearn.cluster import KMeans
 from volition.choices.data import Choices, nearness_ranks, parts_of, predicted
 from volition.choices.fit import ChoiceFit, refit
 from volition.choices.ranked import RANK_CLASSES, ranks_of_others
-from volition.choices.seen import ExpectedCosts, Log, expected_costs, policy_matrix, seen_cost
+from volition.choices.seen_costs import ExpectedCosts, Log, expected_costs, policy_matrix, seen_cost
 from volition.choices.selection import FOLDS
 from volition.choices.sequence import (
     crowds,

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any, overload
 
-from volition.choices.plans import Evidence, PlanCost
+from volition.choices.plan_costs import Evidence, PlanCost
 from volition.choices.statistics import Interval
 from volition.core.display import Grid, figure, interval
 from volition.core.messages import printable

@@ -17,8 +17,8 @@ from volition.choices.checks import FALSE_ALARM, Check
 from volition.choices.data import Choices, predicted
 from volition.choices.extrapolation import TOO_FAR, Extrapolation, never_moved
 from volition.choices.fit import ChoiceFit, Part, fit_choices
-from volition.choices.plans import Evidence, PlanCost, PlanName
-from volition.choices.seen import fixed_prescriptions
+from volition.choices.plan_costs import Evidence, PlanCost, PlanName
+from volition.choices.seen_costs import fixed_prescriptions
 from volition.choices.selection import clearly_better
 from volition.choices.statistics import percent
 from volition.choices.terms import ALIKE, KINDS, TERMS

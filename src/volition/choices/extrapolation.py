@@ -10,7 +10,7 @@ import torch
 
 from volition.choices.data import Choices, cost_ranges
 from volition.choices.fit import ChoiceFit
-from volition.choices.seen import Log
+from volition.choices.seen_costs import Log
 from volition.core.problem import Problem
 from volition.core.validation import FloatArray
 

@@ -25,7 +25,7 @@ from volition.choices.terms import Term, named
 from volition.core.autonomy import DistanceAutonomy
 from volition.core.costs import Cost
 from volition.core.validation import FloatArray
-from volition.io.files import expect
+from volition.io.checked_files import expect
 from volition.io.serialization import constructed, registered
 
 #: terms that a name stands for: (stay, away)

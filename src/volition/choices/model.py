@@ -26,7 +26,7 @@ from volition.core.autonomy import (
 )
 from volition.core.costs import Cost
 from volition.core.validation import check_scalar
-from volition.io.files import expect
+from volition.io.checked_files import expect
 from volition.io.serialization import constructed, registered
 
 

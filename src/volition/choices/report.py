@@ -13,7 +13,7 @@ from scipy.stats import norm
 from volition.choices.data import Choices, make_decisions, make_scene
 from volition.choices.fit import FAMILIES, ChoiceFit, refit
 from volition.choices.logit import log_probabilities
-from volition.choices.seen import RARELY, shares_of_ranks
+from volition.choices.seen_costs import RARELY, shares_of_ranks
 from volition.choices.statistics import percent, wilson
 from volition.choices.terms import Term, named
 from volition.core.costs import Cost

@@ -22,7 +22,7 @@ from torch import Tensor
 from volition.choices.ranked import RANK_CLASSES, RankedTransition, ranks_of_others
 from volition.core.autonomy import Transition
 from volition.core.validation import FloatArray, check_scalar
-from volition.io.files import expect
+from volition.io.checked_files import expect
 from volition.io.serialization import constructed, registered
 
 #: costs, in units of their own, below which logarithms no longer fall

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from volition.core.costs import Cost, runs
 from volition.core.validation import FloatArray, check_scalar, check_stochastic
-from volition.io.files import expect
+from volition.io.checked_files import expect
 from volition.io.serialization import registered, user_code
 
 

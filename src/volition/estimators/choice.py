@@ -26,7 +26,7 @@ from volition.estimators.given_network import resolve_network
 from volition.estimators.learner import Learner, UnreliableWarning
 from volition.io.records import LogOptions, read_records
 from volition.learning.entities import Entities
-from volition.learning.logged import LoggedPlans
+from volition.learning.logged_plans import LoggedPlans
 from volition.learning.models.terms import TermsModel
 from volition.learning.networks.network import ADENetwork
 from volition.learning.proposing import plans_from_log

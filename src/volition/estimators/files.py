@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from volition.io.files import expect, reading
+from volition.io.checked_files import expect, reading
 from volition.io.serialization import (
     decode,
     decode_params,

@@ -27,8 +27,8 @@ from volition.core.problem import Problem
 from volition.core.validation import FloatArray, check_centers, check_integer, check_scalar
 from volition.estimators.display import Summary, SummaryMixin, cost_in_words, cost_unit, summarize
 from volition.estimators.files import resume_learner, save_learner
-from volition.io.files import check_file
-from volition.learning.drift import Change
+from volition.io.checked_files import check_file
+from volition.learning.drift.detector import Change
 from volition.learning.entities import Entities
 from volition.learning.fitting import Fit
 from volition.learning.monitor import Estimate

@@ -14,7 +14,7 @@ from volition.learning.models.cost_table import RobbinsMonro
 from volition.learning.probe import Assumption
 from volition.learning.staged import StagedStrategy, choice_strategy
 from volition.learning.strategy import Strategy
-from volition.learning.tables import CountingStrategy, QLearning
+from volition.learning.table_strategies import CountingStrategy, QLearning
 from volition.learning.trial import reserve
 
 

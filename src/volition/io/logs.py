@@ -19,7 +19,7 @@ from volition.io.cells import (
     require_columns,
     require_once,
 )
-from volition.io.numbering import check_center_names
+from volition.io.cluster_numbering import check_center_names
 from volition.io.tables import Log, Table, read_entities, read_log
 
 #: columns of a file of centres that are no coordinates

@@ -20,7 +20,7 @@ from volition.estimators import (
 )
 from volition.estimators.files import load_learner
 from volition.io import serialization as codec
-from volition.io.files import expect, reading, shown
+from volition.io.checked_files import expect, reading, shown
 from volition.solvers.candidates import Candidate
 
 FORMAT, LEARNER, AUTONOMY = "volition-model", "volition-learner", "volition-autonomy"

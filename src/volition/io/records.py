@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from volition.core.costs import Cost
 from volition.core.messages import a_few, shortened
 from volition.core.validation import FloatArray, check_integer
+from volition.io.cluster_numbering import check_center_names, read_clusters
 from volition.io.logged_costs import LoggedCosts
-from volition.io.numbering import check_center_names, read_clusters
 from volition.io.repetition import note_repetition
 
 IntArray = NDArray[np.int64]

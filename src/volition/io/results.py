@@ -20,7 +20,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from volition.io.files import WriteError, naming, reason_of, sweep, temporary_prefix
+from volition.io.checked_files import WriteError, naming, reason_of, sweep, temporary_prefix
 
 #: text that spreadsheets take for a formula (also with full-width signs), or for one once an
 #: apostrophe is gone

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, TypeVar, Union, get_args, get_origin, get_ty
 import numpy as np
 import torch
 
-from volition.io.files import read_file, reading, shown, write_file
+from volition.io.checked_files import read_file, reading, shown, write_file
 
 C = TypeVar("C", bound=type)
 #: what a tree may hold besides dicts, lists and arrays

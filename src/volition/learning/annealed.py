@@ -20,7 +20,7 @@ from volition.annealing.stability import first_beta
 from volition.core.autonomy import Autonomy
 from volition.core.problem import Problem
 from volition.core.validation import FloatArray
-from volition.learning.drift import Change
+from volition.learning.drift.detector import Change
 from volition.learning.entities import Entities
 from volition.learning.layouts import WATCHED, Showing, within
 from volition.learning.memory import Memory

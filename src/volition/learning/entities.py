@@ -13,7 +13,7 @@ from volition.core.costs import Cost
 from volition.core.outliers import warn_of_outliers
 from volition.core.problem import Problem, check_spread
 from volition.core.validation import FloatArray, check_entities, check_weights
-from volition.io.files import expect
+from volition.io.checked_files import expect
 from volition.populations.answers import IntArray
 
 

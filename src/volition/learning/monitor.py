@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from volition.core.validation import FloatArray
-from volition.io.files import expect
+from volition.io.checked_files import expect
 from volition.io.serialization import registered
 from volition.populations.answers import IntArray
 

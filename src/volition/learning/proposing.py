@@ -12,7 +12,7 @@ from volition.choices.decision import instead_of_moving
 from volition.core.deadline import NEVER, Deadline
 from volition.core.display import Grid, figure, html_sentences, interval, places, text_sentences
 from volition.core.validation import FloatArray
-from volition.learning.logged import LoggedPlans
+from volition.learning.logged_plans import LoggedPlans
 from volition.learning.models.terms import TermsModel
 from volition.learning.staged import StagedStrategy
 from volition.learning.strategy import Strategy

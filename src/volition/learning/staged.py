@@ -22,7 +22,7 @@ from volition.core.autonomy import Autonomy, Chunk
 from volition.core.deadline import NEVER, Deadline
 from volition.core.problem import Problem
 from volition.core.validation import FloatArray
-from volition.learning.drift import Change
+from volition.learning.drift.detector import Change
 from volition.learning.entities import Entities
 from volition.learning.layouts import Showing, next_layout
 from volition.learning.memory import Memory

@@ -16,11 +16,11 @@ from volition.core.kernels.blocks import threads_for
 from volition.core.problem import BLOCK_ROWS, Problem
 from volition.core.validation import FloatArray
 from volition.io.serialization import registered
-from volition.learning.drift import Change
+from volition.learning.drift.detector import Change
+from volition.learning.drift.watch import Watch
 from volition.learning.entities import Entities
 from volition.learning.ledger import Asked
 from volition.learning.monitor import Monitor
-from volition.learning.watching import Watch
 from volition.populations.answers import IntArray
 
 #: rows that a model is asked about at a time

@@ -17,7 +17,7 @@ import numpy as np
 
 from volition.core.validation import FloatArray, check_integer
 from volition.io.serialization import registered
-from volition.learning.drift import Change
+from volition.learning.drift.detector import Change
 from volition.learning.entities import Entities
 from volition.learning.ledger import Asked, Ledger
 from volition.learning.monitor import Estimate

@@ -17,7 +17,7 @@ import sklearn
 import torch
 
 import volition
-from volition.io.files import naming, reading, replace_file, shown
+from volition.io.checked_files import naming, reading, replace_file, shown
 from volition.io.results import output_folder
 from volition.paper.page import Page
 from volition.paper.study import Case, Row, Settings, Study

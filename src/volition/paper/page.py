@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from volition.io.files import replace_file
+from volition.io.checked_files import replace_file
 from volition.io.results import write_csv
 from volition.paper.study import Row, Settings, Study
 

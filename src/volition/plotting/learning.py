@@ -9,7 +9,7 @@ import numpy as np
 from volition.core.messages import cut
 from volition.core.validation import FloatArray
 from volition.estimators import Learner
-from volition.learning.drift import Change
+from volition.learning.drift.detector import Change
 from volition.plotting.phase import BLUE, GREY, ORANGE
 
 #: points of a line below which each is marked
@@ -169,7 +169,7 @@ def plot_change(change: Change, *, center_names: Any = None) -> Any:
     --------
     >>> import matplotlib
     >>> matplotlib.use("Agg")
-    >>> from volition.learning.drift import Change
+    >>> from volition.learning.drift.detector import Change
     >>> from volition.plotting import plot_change
     >>> tables = [[90, 10], [10, 90]], [[30, 20], [20, 30]]
     >>> change = Change(5500, 5000, "how often entities obey", 0.9, 0.6, 1e-9, *tables, 100)

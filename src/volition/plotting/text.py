@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from volition.io.files import naming
+from volition.io.checked_files import naming
 
 #: characters of a name that a picture shows
 LONGEST = 60

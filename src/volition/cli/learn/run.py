@@ -16,7 +16,7 @@ from volition.cli.learn.source import Source
 from volition.cli.outputs import LEARN_FILES, LEARN_STATE
 from volition.cli.terminal import make_console
 from volition.cli.warned import collected_warnings, sentences
-from volition.io.files import reason_of, sweep
+from volition.io.checked_files import reason_of, sweep
 from volition.io.results import output_folder
 
 

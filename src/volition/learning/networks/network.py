@@ -28,7 +28,7 @@ from torch.nn import functional as F
 
 from volition.core.messages import a_few
 from volition.core.validation import check_integer, check_scalar
-from volition.io.files import expect, reading
+from volition.io.checked_files import expect, reading
 from volition.io.serialization import decode, encode, read, registered, write
 from volition.learning.networks.units import Units
 

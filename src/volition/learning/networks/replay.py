@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from volition.core.validation import FloatArray
-from volition.io.files import expect
+from volition.io.checked_files import expect
 from volition.populations.answers import IntArray
 
 

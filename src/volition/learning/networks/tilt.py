@@ -15,7 +15,7 @@ import numpy as np
 from torch import Tensor, as_tensor
 
 from volition.core.validation import FloatArray, check_scalar
-from volition.io.files import expect
+from volition.io.checked_files import expect
 from volition.io.serialization import registered
 
 #: standard deviations by which slopes must differ from none, all together

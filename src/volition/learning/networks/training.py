@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from volition.choices.selection import clearly_better as more_likely
-from volition.io.files import expect
+from volition.io.checked_files import expect
 from volition.learning.networks.network import LEAST, ADENetwork
 from volition.learning.networks.recipe import Recipe
 from volition.learning.networks.training_data import TrainingBatch, TrainingData

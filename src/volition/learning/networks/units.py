@@ -7,7 +7,7 @@ from typing import NamedTuple
 from torch import Tensor, as_tensor
 
 from volition.core.validation import FloatArray, check_scalar
-from volition.io.files import expect
+from volition.io.checked_files import expect
 from volition.io.serialization import registered
 
 

@@ -25,9 +25,9 @@ from volition.choices.decision import (
     unanswered_doubts,
 )
 from volition.choices.extrapolation import measure_extrapolation, never_moved
-from volition.choices.plans import compare_plans
+from volition.choices.plan_costs import compare_plans
 from volition.choices.report import log_cautions
-from volition.choices.seen import ExpectedCosts, propensities
+from volition.choices.seen_costs import ExpectedCosts, propensities
 from volition.choices.statistics import UNKNOWN, Interval
 from volition.core.deadline import NEVER, Deadline
 from volition.core.validation import FloatArray

@@ -17,7 +17,7 @@ from volition.learning.entities import Entities
 from volition.learning.ledger import Asked
 from volition.learning.models.counts import Counts
 from volition.learning.strategy import Answers
-from volition.learning.tables import QLearning
+from volition.learning.table_strategies import QLearning
 
 
 @pytest.fixture(scope="module")

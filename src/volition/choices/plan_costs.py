@@ -11,14 +11,14 @@ import numpy as np
 
 from volition.choices.extrapolation import TOO_FAR, measure_extrapolation, never_moved
 from volition.choices.fit import ChoiceFit
-from volition.choices.modelled import (
+from volition.choices.modelled_costs import (
     ModelledCost,
     liked_by_place,
     modelled_cost,
     modelled_cost_of_log,
 )
 from volition.choices.off_policy import Diagnostics
-from volition.choices.seen import ExpectedCosts, Log, SeenCost, expected_costs, seen_cost
+from volition.choices.seen_costs import ExpectedCosts, Log, SeenCost, expected_costs, seen_cost
 from volition.choices.statistics import NO_CHANGE, UNKNOWN, Interval
 from volition.core.validation import FloatArray
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from volition.core.validation import FloatArray
-from volition.learning.comparing import TINY, Found, Sums, compare
-from volition.learning.watched import WatchedAnswers, bent
+from volition.learning.drift.comparison import TINY, Found, Sums, compare
+from volition.learning.drift.questions import WatchedAnswers, bent
 from volition.populations.answers import IntArray
 
 #: in which ways where they go is compared, besides which centre it is

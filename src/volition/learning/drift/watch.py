@@ -9,10 +9,10 @@ import numpy as np
 import torch
 
 from volition.core.validation import FloatArray
-from volition.learning.drift import Change, DriftMonitor
+from volition.learning.drift.detector import Change, DriftMonitor
+from volition.learning.drift.questions import WatchedAnswers
 from volition.learning.entities import Entities
 from volition.learning.ledger import Asked
-from volition.learning.watched import WatchedAnswers
 from volition.populations.answers import IntArray
 
 #: by how much a cost may differ from a distance and still be it, as a share

@@ -24,9 +24,9 @@ import numpy as np
 
 from volition.core.validation import FloatArray, check_integer, check_scalar
 from volition.io.serialization import registered
-from volition.learning.comparing import TINY, Sums, compare, penalty_of
-from volition.learning.leavers import INSTEAD, Leavers
-from volition.learning.watched import N_GEOMETRY, Past, WatchedAnswers, bent, geometry
+from volition.learning.drift.comparison import TINY, Sums, compare, penalty_of
+from volition.learning.drift.leavers import INSTEAD, Leavers
+from volition.learning.drift.questions import N_GEOMETRY, Past, WatchedAnswers, bent, geometry
 from volition.populations.answers import IntArray
 
 #: late answers that are compared with all before them
@@ -113,8 +113,8 @@ class DriftMonitor:
     Entities that obey in nine of ten cases, and from answer 3,000 on in six of ten:
 
     >>> import numpy as np
-    >>> from volition.learning.drift import DriftMonitor
-    >>> from volition.learning.watched import WatchedAnswers
+    >>> from volition.learning.drift.detector import DriftMonitor
+    >>> from volition.learning.drift.questions import WatchedAnswers
     >>> rng = np.random.default_rng(0)
     >>> X, watch = rng.random((50, 2)), DriftMonitor(3)
     >>> for t in range(0, 5000, 50):
@@ -350,7 +350,7 @@ class DriftMonitor:
 
         Examples
         --------
-        >>> from volition.learning.drift import DriftMonitor
+        >>> from volition.learning.drift.detector import DriftMonitor
         >>> DriftMonitor.from_state(DriftMonitor(4).state()).n_clusters
         4
         """

@@ -42,7 +42,7 @@ def check_center_names(names: Any, K: int) -> list[str] | None:
 
     Examples
     --------
-    >>> from volition.io.numbering import check_center_names
+    >>> from volition.io.cluster_numbering import check_center_names
     >>> check_center_names(["mall", "port "], 2)
     ['mall', 'port']
     """

@@ -61,7 +61,7 @@ def write_file(
     >>> import tempfile
     >>> from pathlib import Path
     >>> import numpy as np
-    >>> from volition.io.files import read_file, write_file
+    >>> from volition.io.checked_files import read_file, write_file
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     file = write_file(Path(folder) / "a.safetensors", {"x": np.ones(2)}, "test", {"n": 1})
     ...     read_file(file, "test")
@@ -84,7 +84,7 @@ def replace_file(path: Path, write: Callable[[str], Any]) -> None:
     --------
     >>> import tempfile
     >>> from pathlib import Path
-    >>> from volition.io.files import replace_file
+    >>> from volition.io.checked_files import replace_file
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     file = Path(folder) / "note.txt"
     ...     replace_file(file, lambda name: Path(name).write_text("here"))
@@ -122,7 +122,7 @@ def reason_of(error: BaseException) -> str:
 
     Examples
     --------
-    >>> from volition.io.files import reason_of
+    >>> from volition.io.checked_files import reason_of
     >>> reason_of(OSError(28, "No space left on device"))
     'No space left on device'
     """
@@ -137,7 +137,7 @@ def shown(text: str) -> str:
 
     Examples
     --------
-    >>> from volition.io.files import shown
+    >>> from volition.io.checked_files import shown
     >>> shown("a\nb")
     'a\\nb'
     """
@@ -207,7 +207,7 @@ def reading(path: Path) -> Iterator[None]:
     Examples
     --------
     >>> from pathlib import Path
-    >>> from volition.io.files import reading
+    >>> from volition.io.checked_files import reading
     >>> with reading(Path("a.safetensors")):
     ...     {}["beta_"]
     Traceback (most recent call last):
@@ -230,7 +230,7 @@ def expect(
     Examples
     --------
     >>> import numpy as np
-    >>> from volition.io.files import expect
+    >>> from volition.io.checked_files import expect
     >>> expect({"x": np.ones((2, 3))}, "x", (None, 3)).shape
     (2, 3)
     """

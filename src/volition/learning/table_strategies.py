@@ -22,7 +22,7 @@ from volition.annealing.stability import first_beta
 from volition.core.autonomy import Autonomy, RowAutonomy
 from volition.core.problem import Problem
 from volition.core.validation import FloatArray
-from volition.learning.drift import Change
+from volition.learning.drift.detector import Change
 from volition.learning.entities import Entities
 from volition.learning.models.cost_table import CostTable, RobbinsMonro
 from volition.learning.models.counts import Counts

@@ -37,7 +37,7 @@ class WatchedAnswers:
     Examples
     --------
     >>> import numpy as np
-    >>> from volition.learning.watched import WatchedAnswers
+    >>> from volition.learning.drift.questions import WatchedAnswers
     >>> Y = np.array([[0.0], [2.0]])
     >>> len(WatchedAnswers([4], [0], [[1.0, 1.0]], [[0.0, 4.0]], Y, realized=[1]))
     1

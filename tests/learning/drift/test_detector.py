@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from volition.core.costs import resolve_cost
-from volition.learning.drift import Change, DriftMonitor
+from volition.learning.drift.detector import Change, DriftMonitor
+from volition.learning.drift.questions import WatchedAnswers
+from volition.learning.drift.watch import Watch
 from volition.learning.entities import Entities
 from volition.learning.ledger import Asked
-from volition.learning.watched import WatchedAnswers
-from volition.learning.watching import Watch
 
 K = 4
 N = 150

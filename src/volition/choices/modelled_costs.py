@@ -10,7 +10,7 @@ import torch
 
 from volition.choices.extrapolation import lengths, usual_gap
 from volition.choices.fit import ChoiceFit
-from volition.choices.seen import Log, chunks, even_weights, policy_matrix
+from volition.choices.seen_costs import Log, chunks, even_weights, policy_matrix
 from volition.choices.statistics import Z95, Interval
 from volition.core.problem import Problem
 from volition.core.validation import FloatArray
