@@ -1,4 +1,4 @@
-"""How good a placement is, and how far two placements are apart."""
+"""How good a placement is, and how far two are apart. (``metric=`` is in ``core.costs``.)"""
 
 from __future__ import annotations
 

@@ -57,9 +57,18 @@ def check_population(population: Any, X: Any, n_clusters: int, random_state: int
     each = X[rng.integers(0, len(X), (m, n_clusters))]
     for centers, what in ((one, "(K, d)"), (each, "(m, K, d)")):
         before = who.copy(), told.copy(), centers.copy()
-        answer = population.respond(who, told, centers)
-        _assert(isinstance(answer, Response), f"respond must return a Response, got {answer!r}")
-        _assert(len(answer) == m, f"{m} questions, but {len(answer)} answers, centres {what}")
+        try:
+            answer = population.respond(who, told, centers)
+        except Exception as error:
+            raise AssertionError(
+                f"respond failed for centers of shape {what}: {type(error).__name__}: {error}"
+            ) from error
+        kind = type(answer).__name__
+        _assert(isinstance(answer, Response), f"respond must return a Response, got a {kind}")
+        _assert(
+            len(answer) == m,
+            f"respond gave {len(answer)} answers to {m} questions, with centers of shape {what}",
+        )
         for mine, theirs in zip(before, (who, told, centers), strict=True):
             _assert(np.array_equal(mine, theirs), "respond must not change what it is given")
         used = -1 if answer.realized is None else answer.realized.max(initial=-1)

@@ -931,3 +931,47 @@ def test_few_answers_that_lack_the_rare_dear_ones_do_not_drop_a_good_plan(seed):
     best = 0.0342084  # known p: AutonomyAwareClustering(4, autonomy=near); k-means is 10.7 % above
     assert model.kept_ == "learned"
     assert truth.distortion(model.cluster_centers_, model.labels_) < 1.005 * best
+
+
+@pytest.fixture(scope="module")
+def logged():
+    X, rng, m = load_four_groups().data[::5], np.random.default_rng(0), 3000
+    today, near = X[[0, 40, 80, 120]], DistanceAutonomy(0.3, temperature=0.1)
+    entity = rng.integers(0, len(X), m)
+    nearest = Problem(X).labels(today)
+    prescribed = np.where(rng.random(m) < 0.8, nearest[entity], rng.integers(0, 4, m))
+    people = SimulatedPopulation(X, near, random_state=1)
+    used = people.respond(entity, prescribed, today).realized
+    log = {"entity": entity, "prescribed": prescribed, "realized": used}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return ChoiceClustering(4, random_state=0).fit_log(X, log, today), X, today
+
+
+def test_a_plan_without_labels_is_priced_at_its_own_centres(logged):
+    model, X, today = logged
+    between = (today + model.cluster_centers_) / 2
+    row = model.compare_plans({"between": (between, None)})[-1]
+    best = Problem(X, autonomy=model.model_).labels(between)
+    assert row.direct.value == pytest.approx(
+        Problem(X, autonomy=model.model_).distortion(between, best)
+    )
+    assert abs(row.saving.value) > 0.01
+
+
+@pytest.mark.parametrize(
+    "spoil", [lambda Y, y: (Y, y + 9), lambda Y, y: (Y, y[:10]), lambda Y, y: (Y[:3], y),
+              lambda Y, y: Y, lambda Y, y: (Y, y.astype(str)), lambda Y, y: (Y * np.nan, y)],
+)  # fmt: skip
+def test_a_plan_that_cannot_be_is_refused_by_its_name(logged, spoil):
+    model, _, _ = logged
+    with pytest.raises(ValueError, match="plan 'mine'"):
+        model.compare_plans({"mine": spoil(model.cluster_centers_, model.labels_)})
+
+
+def test_savings_in_percent_are_of_the_cost_that_they_are_measured_against(logged):
+    plans = logged[0].compare_plans()
+    for row in plans[1:]:
+        saved = plans.base(row) - row.expected.value
+        assert saved == pytest.approx(row.saving.value, rel=0.02)
+    assert f"{plans[0].direct.value:.4g}"[:4] in plans.base_note()

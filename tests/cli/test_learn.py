@@ -109,7 +109,6 @@ def test_learning_from_choices(run, files, tmp_path):
     [
         (("--learner", "deep"), "--learner must be tabular, choice or aden, got 'deep'."),
         (("--learner", "aden", "--estimate", "costs"), "--estimate belongs to --learner tabular."),
-        (("--learner", "aden", "--exploration", "0.2"), "--exploration belongs to --learner"),
         (("--network", "n.safetensors"), "--network belongs to --learner aden."),
         (("--learner", "aden", "--network", "none.safetensors"), "No such file: none.safetensors"),
     ],

@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 
 from volition import (
+    ADENClustering,
     ChoiceClustering,
     DistanceAutonomy,
     FixedAutonomy,
+    Response,
     SimulatedPopulation,
     TabularClustering,
     load_model,
@@ -102,3 +104,31 @@ def test_the_learned_plan_is_tried_where_points_are_fewer_than_centres(learner):
     assert model.distortion_estimate().n_answers > 100
     assert model.n_interactions_ == 1500
     assert model.stop_reason_ == "n_interactions=1500 reached"
+
+
+def test_the_published_head_takes_device_and_exploration():
+    X = np.random.default_rng(0).random((60, 2))
+    model = ADENClustering(3, head="costs", device="auto", exploration=0.7, random_state=0).start(X)
+    asked = model.ask(400)
+    assert (asked.propensity >= 0.7 / 3 - 1e-12).all()  # each cluster at least by exploring
+
+
+def test_centres_that_stand_stay_where_they_are_if_costs_turn_out_negative():
+    X = np.random.default_rng(0).random((80, 2))
+    model = ADENClustering(3, random_state=0).start(X, centers=X[:3])
+    for _ in range(6):
+        asked = model.ask(100)
+        model.tell(asked, Response(None, np.linspace(-2, -1, len(asked))))
+        model.learn()
+    assert (model.ask(5).centers == X[:3]).all()
+    assert np.array_equal(model.cluster_centers_, X[:3])
+
+
+def test_after_a_move_in_the_probe_every_question_is_about_the_new_centres():
+    X = np.random.default_rng(0).random((200, 2))
+    people = SimulatedPopulation(X, DistanceAutonomy(0.3, temperature=0.1), random_state=0)
+    model = TabularClustering(3, n_interactions=4000, random_state=0)
+    model.fit(X, population=people, on_batch=lambda learner: "enough seen")
+    assert model.n_interactions_ < 2000
+    model.move(X[:3])
+    assert np.array_equal(model.ask(5).centers, X[:3])

@@ -176,8 +176,8 @@ def anneal(
     >>> result.status.value, round(problem.distortion(result.centers), 4)
     ('converged', 0.0879)
     """
-    _check_object(solver, "solver", "solve")
-    _check_object(schedule, "schedule", "next")
+    _check_object(solver, "solver", "solve", "volition.solvers")
+    _check_object(schedule, "schedule", "next", "volition.annealing.schedules")
     check_integer(max_iter, "max_iter", 1)
     schedule = Geometric() if schedule is None else schedule
     start, at_mean = _first_centers(problem, init)
@@ -224,11 +224,9 @@ def _best_of_passes(loop: _Loop, start: FloatArray, at_mean: bool, passes: int) 
     return best
 
 
-def _check_object(value: Any, name: str, method: str) -> None:
+def _check_object(value: Any, name: str, method: str, room: str) -> None:
     if value is not None and (isinstance(value, type) or not hasattr(value, method)):
-        raise ValueError(
-            f"{name} must be a {name} object such as those in volition.{name}s, got {value!r}."
-        )
+        raise ValueError(f"{name} must be a {name} object such as those in {room}, got {value!r}.")
 
 
 def _default_solver(problem: Problem, schedule: Schedule) -> Solver:

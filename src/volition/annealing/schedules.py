@@ -350,12 +350,13 @@ def resolve_schedule(schedule: Any) -> Schedule:
             return Geometric()
         if schedule == "critical":
             return Critical()
-    elif isinstance(schedule, Sequence | np.ndarray) and not isinstance(schedule, type):
-        try:
-            return Explicit(tuple(float(b) for b in schedule))
-        except TypeError:
-            pass
-    elif hasattr(schedule, "start") and hasattr(schedule, "next"):
+    elif isinstance(schedule, Sequence | np.ndarray):
+        betas = _numbers(schedule)
+        if betas is not None:
+            return Explicit(betas)
+    elif (
+        not isinstance(schedule, type) and hasattr(schedule, "start") and hasattr(schedule, "next")
+    ):
         chosen: Schedule = schedule
         return chosen
     raise ValueError(
@@ -363,3 +364,10 @@ def resolve_schedule(schedule: Any) -> Schedule:
         "object such as volition.annealing.schedules.Geometric(10, 1e4, tau=1.1), got "
         f"{schedule!r}."
     )
+
+
+def _numbers(values: Any) -> tuple[float, ...] | None:
+    try:
+        return tuple(float(value) for value in values)
+    except (TypeError, ValueError):
+        return None

@@ -60,9 +60,29 @@ class Comparison(Sequence[PlanCost]):
     def __iter__(self) -> Iterator[PlanCost]:
         return iter(self.rows)
 
+    def base(self, row: PlanCost) -> float:
+        """Return today's cost that a saving is measured against.
+
+        Savings of plans that were seen are against what was seen of today, all others against what
+        the model expects of today: the errors of one and the same source cancel.
+        """
+        today = self.rows[0]
+        return (today.expected if row.basis == Evidence.SEEN else today.direct).value
+
+    def base_note(self) -> str:
+        """Return a sentence on the base of modelled savings, if it is another than today's cost."""
+        if not self.rows or all(row.basis == Evidence.SEEN for row in self.rows[1:]):
+            return ""
+        seen, expected = self.rows[0].expected.value, self.rows[0].direct.value
+        if math.isnan(expected) or figure(seen) == figure(expected):
+            return ""
+        return (
+            f"What rests on the model or a guess saves against {figure(expected)}, the model's "
+            "cost of today."
+        )
+
     def grid(self) -> Grid:
         """Return the table: a row for each option."""
-        today = self.rows[0].expected.value if self.rows else math.nan
         rows = []
         for number, row in enumerate(self.rows):
             star = " *" if row.name == self.recommended else ""
@@ -70,7 +90,7 @@ class Comparison(Sequence[PlanCost]):
             saved = ("", "", "")
             if number:
                 ends = interval(saving.low, saving.high)
-                saved = (figure(saving.value), ends, _percent(saving, today))
+                saved = (figure(saving.value), ends, _percent(saving, self.base(row)))
             rows.append(
                 (row.name + star, RESTS_ON[row.basis], figure(cost.value),
                  interval(cost.low, cost.high), *saved)
@@ -80,7 +100,8 @@ class Comparison(Sequence[PlanCost]):
     def _legend(self) -> str:
         unit = f" in {self.unit}" if self.unit else ""
         starred = any(row.name == self.recommended for row in self.rows)
-        return f"Costs per entity{unit}.{' * Recommended.' if starred else ''}"
+        said = [f"Costs per entity{unit}.", "* Recommended." if starred else "", self.base_note()]
+        return " ".join(one for one in said if one)
 
     def __repr__(self) -> str:
         return f"{self.grid().as_text()}\n{printable(self._legend(), '')}"

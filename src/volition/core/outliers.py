@@ -24,10 +24,10 @@ BULK_ROWS = 10_000
 FAR_SPREADS, FAR_CODE_SPREADS = 1e3, 1e2
 #: far values are named where, together, they make up this share of their column's variance
 DOMINANT_SHARE = 0.99
-#: rounding error of a value, in spreads, from which results are not reliable
-UNRELIABLE_ROUNDING = 0.03
 #: and where they are few: no more than this share of the rows
 FAR_ROWS_SHARE = 0.01
+#: rounding error of a value, in spreads, from which results are not reliable
+UNRELIABLE_ROUNDING = 0.03
 #: one code for "missing" is named where it makes up this share of its column's variance
 CODE_SHARE = 0.5
 #: equal values are likely codes if they are this many spreads away, no others half as far on their

@@ -154,9 +154,8 @@ class ADENClustering(Learner):
     def _annealed(
         self, entities: Entities, rng: np.random.Generator, **more: Any
     ) -> AnnealedStrategy:
-        recipe = resolve_recipe(self.preset)
         return AnnealedStrategy(
-            entities, self.n_clusters, rng, recipe=recipe, device=self.device, **more
+            entities, self.n_clusters, rng, recipe=self._recipe, device=self._device, **more
         )
 
     def _staged(

@@ -504,6 +504,10 @@ class AnnealedStrategy(Strategy):
         self.replay = self._empty_replay()
         if self._means is not None:
             self._means = np.zeros_like(self._means)
+        if self.phase is Phase.REFINE:  # what was refined belongs to the old behaviour
+            self.phase, self.tilt = Phase.SETTLE, None
+            self._errors = ErrorSums.none(self.centers.size)
+            self._freeze()
 
     def finalize(self, thoroughly: bool) -> None:
         if self.told and self.finished is None and thoroughly:

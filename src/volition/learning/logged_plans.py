@@ -27,10 +27,10 @@ from volition.choices.decision import (
 from volition.choices.extrapolation import measure_extrapolation, never_moved
 from volition.choices.plan_costs import compare_plans
 from volition.choices.report import log_cautions
-from volition.choices.seen_costs import ExpectedCosts, propensities
+from volition.choices.seen_costs import ExpectedCosts, expected_costs, propensities
 from volition.choices.statistics import UNKNOWN, Interval
 from volition.core.deadline import NEVER, Deadline
-from volition.core.validation import FloatArray
+from volition.core.validation import FloatArray, check_centers
 from volition.learning.entities import Entities
 from volition.learning.trial import Plan
 from volition.populations.answers import IntArray
@@ -215,10 +215,45 @@ class LoggedPlans:
         The deadline ends the search for centres that ignore autonomy, with the best so far.
         """
         log = self.log(propensity)
-        plans = self._usual_plans(deadline) if plans is None else plans
+        if plans is None:
+            plans = self._usual_plans(deadline)
+        else:
+            plans = {name: self._checked(str(name), plan) for name, plan in plans.items()}
         return self._compared(
             log, {PlanName.TODAY: (self.today, None), **plans}, propensity is None
         )
+
+    def _checked(self, name: str, plan: Any) -> tuple[Any, Any]:
+        """Return centres and prescriptions that somebody gave, or raise.
+
+        Without prescriptions the best ones are meant, and at today's centres those of the log.
+        """
+        entities, K = self.entities, self.choices.n_clusters
+        try:
+            centers, labels = plan
+        except (TypeError, ValueError):
+            raise ValueError(f"plan '{name}' must be a pair of centers and labels.") from None
+        centers = check_centers(centers, entities.n_features, f"centers of plan '{name}'")
+        if len(centers) != K:
+            raise ValueError(f"plan '{name}' has {len(centers)} centres, but the log has {K}.")
+        if labels is None:
+            if np.array_equal(centers, self.today):
+                return centers, None
+            expected = expected_costs(self.fit.model, entities.X, entities.cost, centers)
+            return centers, expected.mean.argmin(1)
+        labels, n = np.asarray(labels), len(entities)
+        if labels.shape == (n,) and labels.dtype.kind in "iu":
+            right = bool(((labels >= 0) & (labels < K)).all())
+        elif labels.shape == (n, K) and labels.dtype.kind in "fiu":
+            right = bool((labels >= 0).all() and np.allclose(labels.sum(1), 1))
+        else:
+            right = False
+        if not right:
+            raise ValueError(
+                f"labels of plan '{name}' must be {n} whole numbers from 0 to {K - 1}, or "
+                f"probabilities of shape ({n}, {K}) whose rows sum to 1."
+            )
+        return centers, labels
 
     def saving_of_moving(self) -> PlanCost:
         """Return what moving saves against the best prescriptions at today's centres.

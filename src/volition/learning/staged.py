@@ -202,11 +202,12 @@ class StagedStrategy(Strategy):
             if self.responses is None:
                 self._decide()
         while self.responses is not None and not self._outgrown and self.told >= self.goal:
+            goal = self.goal  # another model may have another one
             if self.wanted == "auto":
                 self._decide()
                 if self._outgrown:
                     return
-            self.told -= self.goal
+            self.told -= goal
             self._explore()
             self.stage += 1
             self.relabel()
@@ -233,7 +234,7 @@ class StagedStrategy(Strategy):
         if memory.share_explained < EXPLAINED:
             if memory.share_negative <= 1 - EXPLAINED:
                 learns_costs = True
-            elif self._expected is not None:
+            elif self._expected is not None and not self.held:
                 # Expected costs take so many answers that nothing is changed to them at the end.
                 self._outgrown = not ending
                 return
@@ -271,12 +272,15 @@ class StagedStrategy(Strategy):
         self.finished = "the log is at its end"
         if finder.out_of_time:
             self.finished = "the time budget is spent"
-            warnings.warn(OUT_OF_TIME, UserWarning, stacklevel=3)
+            warnings.warn(OUT_OF_TIME, UserWarning, stacklevel=4)
         self.relabel()
 
     def proposed(self) -> tuple[FloatArray, IntArray, float]:
         if self.model is None or self.responses is None:
-            raise ValueError("Nothing was learned yet: tell answers, and learn from them.")
+            raise ValueError(
+                f"{len(self.memory)} answers are too few to propose a move, which takes a few "
+                "hundred. Tell more, and learn from them."
+            )
         other = self.copied()
         other.held, other.stage = False, max(1, self.stage)
         other.responses = self.responses.copied()

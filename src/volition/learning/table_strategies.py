@@ -91,7 +91,9 @@ class TableStrategy(Strategy):
     @property
     def _probing(self) -> bool:
         """Whether the next questions are about random placements."""
-        return self.probe is not None and self.tally.asked < self.probe.n_questions
+        if self.held or self.probe is None:
+            return False
+        return self.tally.asked < self.probe.n_questions
 
     @abstractmethod
     def expected(self, rows: Any, D: FloatArray) -> FloatArray:
@@ -140,7 +142,7 @@ class TableStrategy(Strategy):
         return True  # costs are worked out for the centres as they stand
 
     def successor(self) -> Strategy | None:
-        if self.assumption is None or not self.assumption.failed:
+        if self.held or self.assumption is None or not self.assumption.failed:
             return None
         left = None if self.total is None else self.total - self.tally.asked
         return self._heir(self.entities, self.rng, left)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import volition
-from volition.choices import calibration, coefficients, parameters
+from volition.choices import Comparison, calibration, coefficients, parameters
 from volition.cli.outputs import ESTIMATE_AUTONOMY
 from volition.cli.pictures import plotting_to_files
 from volition.core.costs import cost_unit_name, resolve_cost
@@ -28,7 +28,7 @@ class Estimated(NamedTuple):
     table: Table
     #: names of the covariates, one for each column that was made of them
     covariates: list[str]
-    plans: list[Any]
+    plans: Comparison
 
     @property
     def fit(self) -> Any:

@@ -9,14 +9,14 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from volition.choices import Evidence, PlanName, parameters
+from volition.choices import Comparison, Evidence, PlanName, parameters
+from volition.choices.comparison import RESTS_ON
 from volition.choices.off_policy import weight_cautions
 from volition.cli.estimate.files import Estimated
 from volition.cli.outputs import ESTIMATE_FILES
 from volition.io.records import unanswered_note
 
 #: what an estimate rests on, for people
-RESTS_ON = {Evidence.SEEN: "what was seen", Evidence.MODEL: "the model", Evidence.GUESS: "a guess"}
 
 
 def print_summary(
@@ -61,6 +61,8 @@ def _print_plans(console: Console, estimated: Estimated) -> None:
     assert decision is not None
     console.print(_table_of_plans(plans, decision.name))
     console.print(f"* Recommended: {decision.name}. Why: {decision.reason}.")
+    if note := plans.base_note():
+        console.print(note)
     for doubt in decision.doubts:
         console.print(f"Caution: {doubt}")
     for note in decision.notes:
@@ -83,14 +85,13 @@ def _print_plans(console: Console, estimated: Estimated) -> None:
             console.print(f"Caution: {sentence}")
 
 
-def _table_of_plans(plans: list[Any], recommended: str) -> RichTable:
+def _table_of_plans(plans: Comparison, recommended: str) -> RichTable:
     table = RichTable(box=None, pad_edge=False)
     heads = ("plan", "cost per entity", "rests on", "rows that count", "saves against today")
     for name in heads:
         table.add_column(name, justify="left" if name == "plan" else "right", no_wrap=True)
-    today = plans[0].expected.value
     for row in plans:
-        saved = "" if row is plans[0] else _saved(row.saving, today)
+        saved = "" if row is plans[0] else _saved(row.saving, plans.base(row))
         rows = f"{row.effective_rows:.0f}" if row.basis == Evidence.SEEN else "-"
         mark = " *" if row.name == recommended else ""
         table.add_row(row.name + mark, _interval(row.expected), RESTS_ON[row.basis], rows, saved)

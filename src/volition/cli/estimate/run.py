@@ -81,7 +81,7 @@ def _estimate(options: EstimateOptions, files: LoggedFiles, known: Any) -> Estim
             time_budget=seconds_of(options.deadline, SEARCH_SHARE),
         )  # fmt: skip
         seconds = seconds_of(options.deadline, IGNORING_SHARE)
-        plans = list(model.compare_plans(time_budget=seconds))
+        plans = model.compare_plans(time_budget=seconds)
     except ValueError as error:
         raise ValueError(f"{options.log}: {error}") from None
     return Estimated(model, table, model.covariate_names_ or options.covariates, plans)

@@ -159,7 +159,5 @@ class LearnerOptions(NamedTuple):
             return
         if self.estimate != "choices":
             raise ValueError("--estimate belongs to --learner tabular.")
-        if self.exploration is not None and name != "choice":
-            raise ValueError("--exploration belongs to --learner tabular or choice.")
         if self.forgetting != 0:
             raise ValueError("--forgetting belongs to --learner tabular.")
