@@ -167,7 +167,7 @@ class Meddling:
 
 @pytest.mark.parametrize(
     ("people", "says"),
-    [(Deaf(), "60 questions, but 59 answers"), (Meddling(), "must not change what it is given")],
+    [(Deaf(), "59 answers to 60 questions"), (Meddling(), "must not change what it is given")],
 )
 def test_a_bad_population_is_found(people, says):
     with pytest.raises(AssertionError, match=says):

@@ -247,7 +247,7 @@ def test_options_are_an_aligned_table(from_log):
             assert f"{value:.4g}" in " ".join(page.cells)
     saving = plans[1].saving
     assert f"{saving.low:.4g} to {saving.high:.4g}" in " ".join(page.cells)
-    share = 100 * saving.value / plans[0].expected.value
+    share = 100 * saving.value / plans[0].direct.value
     assert f"{share:.3g}" in text
     assert "squared units" in text
 

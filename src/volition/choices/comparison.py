@@ -76,10 +76,8 @@ class Comparison(Sequence[PlanCost]):
         seen, expected = self.rows[0].expected.value, self.rows[0].direct.value
         if math.isnan(expected) or figure(seen) == figure(expected):
             return ""
-        return (
-            f"What rests on the model or a guess saves against {figure(expected)}, the model's "
-            "cost of today."
-        )
+        base = figure(expected)
+        return f"Savings that were not seen are against {base}, the model's cost of today."
 
     def grid(self) -> Grid:
         """Return the table: a row for each option."""
