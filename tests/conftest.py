@@ -1,5 +1,6 @@
 """Fixtures shared by all tests."""
 
+import os
 from pathlib import Path
 
 import matplotlib
@@ -10,14 +11,19 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
+from threadpoolctl import threadpool_limits
 
 from volition.cli.main import main
 from volition.datasets import load_four_groups
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
-# Two workers of two threads each wait for one another on two cores.
+# Two workers of two threads each wait for one another on two cores. That holds for PyTorch, for the
+# linear algebra below NumPy, and for the processes that tests start.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 torch.set_num_threads(1)
+threadpool_limits(1)
 
 
 @pytest.fixture(autouse=True)
