@@ -10,7 +10,7 @@ demo: $(STAMP)
 	$(BIN)/volition demo --out demo-results
 
 test: $(STAMP) lint
-	$(BIN)/python -m pytest -n 2 --durations=15
+	$(BIN)/python -m pytest -n 2 --dist worksteal --durations=15
 
 # Inputs of all kinds on every reader, for half an hour: FUZZ_SECONDS=60 make fuzz for a minute.
 FUZZ_SECONDS ?= 1800
