@@ -196,7 +196,7 @@ def check_learner(
 def _check_names(new: Learner, X: FloatArray, make_population: Callable[[], Any]) -> None:
     """Check that names of columns are remembered, and that frames come out where wanted."""
     try:
-        import pandas as pd  # type: ignore[import-untyped]
+        import pandas as pd
     except ImportError:
         return  # whoever has no frames cannot swap their columns
     names = [f"column {number}" for number in range(X.shape[1])]

@@ -17,7 +17,13 @@ import pandas as pd
 import pytest
 import typer
 
-from volition import DistanceAutonomy, SimulatedPopulation, save_autonomy
+from volition import (
+    AutonomyAwareClustering,
+    DistanceAutonomy,
+    SimulatedPopulation,
+    save_autonomy,
+    save_model,
+)
 from volition.cli.main import app
 from volition.core.costs import METRICS
 from volition.estimators.known import SOLVERS
@@ -50,6 +56,10 @@ RUNS = [
     "fit people.csv -k 2 --columns lat,lon --metric sqhaversine --solver armijo "
     "--autonomy matrix.csv",
     "fit people.csv -k 2 --columns x,y --solver fixed_point --autonomy learned.safetensors",
+    "predict may people.csv --columns x,y --id name --overwrite",
+    "evaluate may/model.safetensors people.csv --columns x,y --weight load --prescribed told "
+    "--within 1 --overwrite",
+    "compare may june --data people.csv --columns x,y --weight load --overwrite",
     "phase people.csv --columns x,y --weight load --metric sqeuclidean --max-clusters 2 "
     "--kappa 0.3 --gamma 0.5 --zeta 0.5 --temperature 5 --animate --seed 3 --quiet",
     "phase people.csv --columns lat,lon --metric sqhaversine --max-clusters 2 --overwrite "
@@ -153,7 +163,7 @@ def files(tmp_path, monkeypatch, command):
         {
             "name": [f"p{i}" for i in range(n)], "x": X[:, 0], "y": X[:, 1],
             "lat": globe[:, 0], "lon": globe[:, 1], "load": 1.0 + np.arange(n) % 3,
-            "kind": np.where(np.arange(n) % 2, "van", "car"),
+            "kind": np.where(np.arange(n) % 2, "van", "car"), "told": np.arange(n) % 2,
         }
     )  # fmt: skip
     people.to_csv("people.csv", index=False)
@@ -183,6 +193,10 @@ def files(tmp_path, monkeypatch, command):
     lines = [f"{i},london,{x},{y}" for i, (y, x) in enumerate(globe)]
     (tmp_path / "sensors.csv").write_text("\n".join(["detid,citycode,long,lat", *lines]))
     save_autonomy(DistanceAutonomy(0.3), tmp_path / "learned.safetensors")
+    for month, kappa in (("may", 0.2), ("june", 0.3)):
+        placed = AutonomyAwareClustering(K, autonomy=DistanceAutonomy(kappa), random_state=0)
+        (tmp_path / month).mkdir()
+        save_model(placed.fit(people[["x", "y"]]), tmp_path / month / "model.safetensors")
     (tmp_path / "printed").mkdir()
     rows = ["kappa,gamma,zeta,temperature,distortion_ground_truth,aden_gap_percent"]
     rows[0] += ",ignored_gap_percent"
@@ -220,8 +234,9 @@ def before(line, out, command):
         code, _, err = command(*words.replace("150", "70").split())
         assert code == 0, err
     elif "--overwrite" in options:
-        (out / "summary.json").parent.mkdir()
-        (out / "summary.json").write_text("of an earlier run")
+        earlier = out / ("assignments.csv" if name == "predict" else "summary.json")
+        earlier.parent.mkdir()
+        earlier.write_text("of an earlier run")
         refused = line.replace("--overwrite", "")
         code, _, err = command(*refused.split())
         assert code == 2, err
@@ -247,7 +262,12 @@ def test_a_run_ends_well_and_writes_what_it_says(line, command, files):
     written = re.search(rf"Results in {folder}/: (.*)", said)[1].split(", ")
     assert sorted(written) == sorted(path.name for path in out.iterdir())
     assert all((out / one).stat().st_size > 0 for one in written)
+    if name == "predict":
+        assert len(pd.read_csv(out / "assignments.csv")) == 40
+        return
     assert json.loads((out / "summary.json").read_text())["volition"]
+    if name in ("evaluate", "compare"):
+        return
     centers = pd.read_csv(out / "centers.csv") if name != "phase" else [0, 0]
     assert len(centers) == (4 if name == "demo" else 2)
 

@@ -8,11 +8,14 @@ from typing import Annotated
 import typer
 
 import volition
+from volition.cli.compare.command import compare
 from volition.cli.demo import demo
 from volition.cli.estimate.command import estimate
+from volition.cli.evaluate.command import evaluate
 from volition.cli.fit.command import fit
 from volition.cli.learn.command import learn
 from volition.cli.phase.command import phase
+from volition.cli.predict.command import predict
 from volition.cli.reproduce.command import reproduce
 from volition.core.messages import printable
 from volition.io.results import finished
@@ -20,7 +23,7 @@ from volition.io.results import finished
 #: exit code after Ctrl-C
 INTERRUPTED = 130
 #: commands that write all their results at the end; others keep a state or a journal as they go
-ALL_AT_THE_END = ("demo", "fit", "phase", "estimate")
+ALL_AT_THE_END = ("demo", "fit", "predict", "evaluate", "compare", "phase", "estimate")
 
 app = typer.Typer(
     add_completion=False,
@@ -47,7 +50,7 @@ def _root(
     pass
 
 
-for _command in (demo, fit, phase, learn, estimate, reproduce):
+for _command in (demo, fit, predict, evaluate, compare, phase, learn, estimate, reproduce):
     app.command()(_command)
 
 

@@ -30,11 +30,26 @@ Overwrite = Annotated[
     bool,
     typer.Option("--overwrite", help="Replace the results of an earlier run in the same folder."),
 ]
+OptionalOut = Annotated[
+    Path | None,
+    typer.Option(
+        "--out",
+        parser=_folder,
+        metavar="PATH",
+        help="Folder for the results; made if missing. Default: they are only printed.",
+    ),
+]
 Seed = Annotated[int, typer.Option("--seed", help="Seed of everything random.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
 
 # -- entities -------------------------------------------------------------------------------------
 
+Model = Annotated[
+    Path, typer.Argument(help="A placement: model.safetensors of volition fit, or its folder.")
+]
+RowNames = Annotated[
+    str | None, typer.Option("--id", help="Column that names the entities in the results.")
+]
 File = Annotated[
     Path,
     typer.Argument(help="Table of entities: CSV with a header, Parquet, or points in GeoJSON."),

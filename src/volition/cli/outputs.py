@@ -4,6 +4,10 @@ from __future__ import annotations
 
 FIT_FILES = ("centers.csv", "assignments.csv", "summary.json", "clusters.png", "model.safetensors")
 
+PREDICT_FILES = ("assignments.csv",)
+EVALUATE_FILES = ("loads.csv", "summary.json")
+COMPARE_FILES = ("moves.csv", "summary.json")
+
 #: only if asked for
 PHASE_MOVIE = "annealing.gif"
 PHASE_FILES = ("persistence.csv", "path.csv", "summary.json", "phase.png", PHASE_MOVIE)

@@ -18,6 +18,7 @@ from volition.cli.options import (
     Out,
     Overwrite,
     Quiet,
+    RowNames,
     Seed,
     Temperature,
     Weight,
@@ -33,9 +34,7 @@ def fit(
     clusters: Annotated[int, typer.Option("--clusters", "-k", help="Number of centres K.")],
     columns: Columns = None,
     weight: Weight = None,
-    id_column: Annotated[
-        str | None, typer.Option("--id", help="Column that names the entities in the results.")
-    ] = None,
+    id_column: RowNames = None,
     kappa: Kappa = None,
     gamma: Gamma = None,
     zeta: Zeta = None,

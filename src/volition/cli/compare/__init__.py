@@ -1,0 +1,1 @@
+"""``volition compare``: its options (command), what it does, writes and prints (run)."""

@@ -1,0 +1,1 @@
+"""``volition evaluate``: its options (command), what it does, writes and prints (run)."""

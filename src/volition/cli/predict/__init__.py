@@ -1,0 +1,1 @@
+"""``volition predict``: its options (command), what it does, writes and prints (run)."""
