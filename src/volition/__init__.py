@@ -32,6 +32,8 @@ if TYPE_CHECKING:
         TabularClustering,
         UnreliableWarning,
     )
+    from volition.estimators.how_many import choose_n_centers
+    from volition.estimators.sensitivity import sensitivity
     from volition.io.models import load_autonomy, load_model, save_autonomy, save_model
     from volition.learning.networks import Recipe
     from volition.populations import (
@@ -65,6 +67,8 @@ __getattr__, __dir__ = lazy_names(
             "ADENClustering", "AutonomyAwareClustering", "ChoiceClustering", "RobbinsMonro",
             "TabularClustering", "UnreliableWarning",
         ],
+        "volition.estimators.how_many": ["choose_n_centers"],
+        "volition.estimators.sensitivity": ["sensitivity"],
         "volition.io.models": ["load_autonomy", "load_model", "save_autonomy", "save_model"],
         "volition.learning.networks": ["Recipe"],
         "volition.populations": [
@@ -99,6 +103,7 @@ __all__ = [
     "TabularClustering",
     "UnreliableWarning",
     "anneal",
+    "choose_n_centers",
     "critical_beta",
     "datasets",
     "load_autonomy",
@@ -107,6 +112,7 @@ __all__ = [
     "plotting",
     "save_autonomy",
     "save_model",
+    "sensitivity",
     "suggest_n_clusters",
     "testing",
 ]

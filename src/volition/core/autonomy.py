@@ -16,10 +16,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from scipy.optimize import brentq
 from torch import Tensor
 
-from volition.core.costs import Cost, runs
-from volition.core.validation import FloatArray, check_scalar, check_stochastic
+from volition.core.costs import Cost, resolve_cost, runs
+from volition.core.validation import (
+    FloatArray,
+    check_entities,
+    check_scalar,
+    check_stochastic,
+    check_weights,
+)
 from volition.io.checked_files import expect
 from volition.io.serialization import registered, user_code
 
@@ -533,8 +540,90 @@ class DistanceAutonomy(CostLogits):
         least = max(largest / LARGEST_EXPONENT, 1e8 / torch.finfo(costs[0].dtype).max)
         return max(self.temperature, strongest * least)
 
+    @classmethod
+    def from_shares(
+        cls,
+        elsewhere: float,
+        nearest: float,
+        centers: Any,
+        *,
+        metric: Any = "sqeuclidean",
+        center_weight: Any = None,
+    ) -> DistanceAutonomy:
+        """Return the model that goes with two shares a planner knows.
+
+        "20 % go elsewhere than told; of those, 70 % to the nearest alternative" is
+        ``from_shares(0.2, 0.7, centers)``. Nearest means nearest to the recommended centre.
+
+        Parameters
+        ----------
+        elsewhere : float
+            Share of recommendations that are not followed: kappa.
+        nearest : float
+            Of those who go elsewhere, the share that uses the alternative that is nearest to the
+            recommended centre. It fixes the temperature. At least 1 / (K - 1), which is what
+            entities do that do not care, and less than 1.
+        centers : array of shape (K, d)
+            The centres at which the shares were seen, or are meant; at least three.
+        metric : str, Cost or callable, default="sqeuclidean"
+            The cost that is going to be minimised.
+        center_weight : array of shape (K,), optional
+            How often each centre is recommended; by default all alike.
+
+        Returns
+        -------
+        DistanceAutonomy
+            With gamma = 0 and zeta = 1.
+
+        Examples
+        --------
+        >>> from volition import DistanceAutonomy
+        >>> chargers = [[0.0, 0.0], [1.0, 0.0], [0.0, 2.0], [5.0, 5.0]]
+        >>> round(DistanceAutonomy.from_shares(0.2, 0.7, chargers).temperature, 3)
+        4.065
+        """
+        cost = resolve_cost(metric)
+        nearest = check_scalar(nearest, "nearest", 0, 1)
+        Y = check_entities(centers)
+        cost.check(Y, "centers")
+        K = len(Y)
+        if K < 3:
+            raise ValueError(
+                f"centers must be at least three, got {K}: with fewer there is at most one "
+                "alternative, and nearest says nothing."
+            )
+        weight = check_weights(center_weight, K)
+        share = np.full(K, 1 / K) if weight is None else weight / weight.sum()
+        temperature = _temperature_of(nearest, cost.pairwise(*[torch.as_tensor(Y)] * 2), share)
+        return cls(elsewhere, temperature=temperature)
+
     def with_overrides_scaled(self, share: float) -> DistanceAutonomy:
         return DistanceAutonomy(self.kappa * share, self.gamma, self.zeta, self.temperature)
+
+
+def _temperature_of(nearest: float, apart: Tensor, share: np.ndarray) -> float:
+    """Return the temperature at which a share of all overrides goes to the nearest alternative."""
+    gaps = apart.double().numpy().copy()
+    np.fill_diagonal(gaps, np.inf)
+    gaps -= gaps.min(axis=1, keepdims=True)
+    largest = float(gaps[np.isfinite(gaps)].max())
+    # Alternatives that are equally near by rounding are all nearest.
+    ties = gaps <= 1e-9 * largest
+
+    def seen(logarithm: float) -> float:
+        weights = np.exp(-gaps / np.exp(logarithm))
+        return float(share @ ((weights * ties).sum(axis=1) / weights.sum(axis=1)))
+
+    least = float(share @ (ties.sum(axis=1) / (len(gaps) - 1)))
+    if not least < nearest < 1:
+        raise ValueError(
+            f"nearest must be above {least:.4g}, the share of entities that do not care which of "
+            f"the other {len(gaps) - 1} centres they use, and below 1, got {nearest:g}."
+        )
+    low, high = (float(np.log(largest * factor)) for factor in (1e-12, 1e9))
+    if not seen(high) < nearest < seen(low):
+        raise ValueError(f"nearest={nearest:g} is too close to {least:.4g} or 1 for a temperature.")
+    return float(np.exp(brentq(lambda one: seen(one) - nearest, low, high, xtol=1e-13)))
 
 
 @registered
