@@ -129,9 +129,7 @@ def choose_n_centers(
         serving = per_unit * mass * plan.distortion_
         found.append(Number(K, plan.distortion_, serving, per_center * K))
     least = min(found, key=lambda one: one.total)
-    limit = least.total + tolerance * abs(least.total)
-    as_good = [
-        one.n_clusters for one in found if one.total <= limit or math.isclose(one.total, limit)
-    ]
+    limit = least.total * (1 + tolerance)
+    as_good = [one.n_clusters for one in found if one.total <= limit]
     ends = (tried[0], tried[-1]) if tried[0] > 1 else (tried[-1],)
     return NumberOfCenters(found, models, least.n_clusters, as_good, least.n_clusters in ends)
